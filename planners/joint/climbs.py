@@ -20,7 +20,10 @@ from hardware_profiles import Floats, Integers, Phase
 from planners.estimate.memory import stage_begins
 from planners.joint.neighbourhood import MANY
 from planners.joint.pipeline import Pipeline
-from planners.partitioning.cut_moves import climbed, moved
+from planners.partitioning.cut_moves import climbed, moved, relocated
+from planners.partitioning.fastest_cuts import first_cuts
+from planners.partitioning.partition_costs import PartitionCosts
+from planners.search.candidates import cut_places
 from planners.search.quick_replay import (
     BACK,
     KINDS,
@@ -39,6 +42,9 @@ from simulator import Kept, LayerCosts, PlanCosts, Problem, Recompute, Schedule,
 OPS, BY_STAGE = 500.0, 2.0
 """Ops of quick replays of many partitions that take as long as a unit of `replay_work`, and units by stage of what they need."""
 
+FIRST_PLACES = 64
+"""Places, at most, among which the partitions to begin climbs with are cut."""
+
 MOST_KEPT = 2**24
 """Numbers of the tables that are kept for the next pipelines."""
 
@@ -48,23 +54,26 @@ Rank = tuple[int, ...]
 
 class _RankReduction(NamedTuple):
     """What the replicas of a rank reduce: seconds per weight element, those of a last bucket, and the share of these for which
-    each channel is busy.
+    each channel is busy; and seconds per weight element that an op of each of KINDS waits for them.
     """
 
     by_weight: float = 0.0
     bucket: float = inf
     busy: tuple[tuple[int, float], ...] = ()
+    waits: tuple[float, ...] = (0.0,) * len(KINDS)
 
 
 class _Links(NamedTuple):
     """What pipelines on the same ranks have in common: `CutSeconds` says of what.
 
     layers: costs of a member of their groups; devices, replicas: of each stage, the first device and how many
+    waits: of each stage, seconds per weight element that an op of each of KINDS waits for other replicas
     """
 
     layers: LayerCosts
     devices: tuple[int, ...]
     replicas: tuple[int, ...]
+    waits: tuple[tuple[float, ...], ...]
     latency: Floats
     byte_seconds: Floats
     busy_seconds: Floats
@@ -80,6 +89,7 @@ class _Sized(NamedTuple):
     numbers: int
     links: _Links | None = None
     tables: tuple[OrderColumns, CutSeconds] | None = None
+    first: Integers | None = None
 
     def __len__(self) -> int:
         return self.numbers
@@ -100,13 +110,26 @@ class Climbs:
 
         cuts: int64 [partitions, stages - 1]
         None where they are not known: on boards that stream, of two directions and of slices, where stages wait for collectives
-        of groups of unlike sizes or of ZeRO, and where they run a number of blocks again.
+        of groups of unlike sizes, and where they run a number of blocks again.
         """
         tables = self._tables(one)
         return None if tables is None else self._replayed(*tables, cuts)
 
+    def begun(self, one: Pipeline) -> tuple[float, Pipeline] | None:
+        """A pipeline with the fastest of its cuts and those to begin with, and its estimated seconds; None where these are not
+        known.
+        """
+        tables = self._tables(one)
+        if tables is None:
+            return None
+        begun = self._with_first(one, tables[1])
+        seconds = self._replayed(*tables, begun)
+        least = seconds.argmin()
+        return float(seconds[least]), replace(one, cuts=tuple(begun[least].tolist()))
+
     def climbed(self, one: Pipeline, order: Schedule | None = None) -> tuple[float, Pipeline] | None:
-        """Where moves of cuts lead from a pipeline, with its estimated seconds; None where these are not known.
+        """Where moves of cuts lead from a pipeline with the fastest of its cuts and those to begin with, and its estimated
+        seconds; None where these are not known.
 
         order: of its ops, if not its family's
         """
@@ -116,9 +139,18 @@ class Climbs:
         if order is not None:
             samples = np.array(equal_microbatches(self.problem.batch, one.microbatches))
             tables = columns_of(order, samples), tables[1]
-        cuts, runs = np.array(one.cuts, dtype=np.int64), len(one.cuts) <= MANY
-        every = climbed(cuts, lambda near: self._replayed(*tables, near), lambda at: moved(at, self.places, runs=runs))
-        return float(self._replayed(*tables, every[:1])[0]), replace(one, cuts=tuple(every[0].tolist()))
+        columns, costs = tables
+        begun, few = self._with_first(one, costs), len(one.cuts) <= MANY
+
+        def quick(near: Integers) -> Floats:
+            return self._replayed(columns, costs, near)
+
+        def near(at: Integers) -> Integers:
+            one_moved = moved(at, self.places, runs=few)
+            return np.vstack([one_moved, relocated(at, self.places)]) if few else one_moved
+
+        there = climbed(begun[quick(begun).argmin()], quick, near)[:1]
+        return float(quick(there)[0]), replace(one, cuts=tuple(there[0].tolist()))
 
     @remembered
     def before(self, layers: LayerCosts, device: int, samples: int, phase: Phase, again: Recompute) -> Floats:
@@ -128,6 +160,42 @@ class Climbs:
     def _replayed(self, order: OrderColumns, costs: CutSeconds, cuts: Integers) -> Floats:
         self.work += len(cuts) * len(order.stage) / OPS
         return np.asarray(replay_cuts(order, costs, ROWS, cuts))
+
+    def _with_first(self, one: Pipeline, costs: CutSeconds) -> Integers:
+        """The cuts of a pipeline, and those to begin with."""
+        key = "first", replace(one, cuts=())
+        known = self._known.used(key)
+        first = self._first(costs) if known is None or known.first is None else known.first
+        if known is None:
+            self._known.keep(key, _Sized(max(first.size, 1), first=first), MOST_KEPT)
+        return np.vstack([np.array([one.cuts], dtype=np.int64), first])
+
+    @cached_property
+    def _first_places(self) -> Integers:
+        """Where partitions to begin with are cut, and both ends: of many places those that least crosses, of each part of the
+        seconds.
+        """
+        layers = len(self.problem.workload)
+        places = np.array([0, *cut_places(self.problem.workload), layers], dtype=np.int64)
+        if len(places) <= FIRST_PLACES + 2:
+            return places
+        before = np.cumsum(self.layers.round_trip_seconds(0, 1))[places[1:-1] - 1]
+        part = np.minimum(before * (FIRST_PLACES / before[-1]), FIRST_PLACES - 1).astype(np.int64)
+        least = np.lexsort((self.layers.cut_bytes[places[1:-1]], part))
+        chosen = least[np.unique(part[least], return_index=True)[1]]
+        return np.concatenate([[0], np.sort(places[1:-1][chosen]), [layers]])
+
+    def _first(self, costs: CutSeconds) -> Integers:
+        """Cuts to begin with: that even out stages and links, and let less and less cross; a single one everywhere."""
+        places, stages = self._first_places, len(costs.kind)
+        if stages <= 2 or len(places) <= stages:
+            return places[1:-1, None] if stages == 2 else np.empty((0, stages - 1), dtype=np.int64)
+        before = (costs.before[0] + costs.before[1])[:, -1, places]
+        link = costs.crossing[-1, places] * costs.byte_seconds.max(axis=0)[:, None]
+        latency = np.zeros_like(link) + costs.latency.sum(axis=0)[:, None]
+        own = np.maximum(before[:, None, :] - before[:, :, None], 0.0)
+        found = first_cuts(PartitionCosts(own[None], tuple(costs.kind.tolist()), link[None], latency))
+        return places[np.array(found, dtype=np.int64).reshape(len(found), stages - 1)]
 
     def _tables(self, one: Pipeline) -> tuple[OrderColumns, CutSeconds] | None:
         """The order and the seconds of pipelines that differ in cuts alone."""
@@ -150,17 +218,18 @@ class Climbs:
             return None
         samples, layers = np.array(equal_microbatches(self.problem.batch, one.microbatches)), links.layers
         kinds, words = map(layers.kind_of_device, links.devices), (policy for policy, _ in one.recompute)
-        rows, sizes = [*zip(kinds, links.replicas, words, strict=True)], np.unique(samples)
+        rows, sizes = [*zip(kinds, links.replicas, words, links.waits, strict=True)], np.unique(samples)
         alike = dict(zip(rows, links.devices, strict=True))
         before = [
             [
                 [
                     self.before(layers, device, part, PHASES[kind], again if kind in BACK else "none")
+                    + waits[row] * layers.parameters_before
                     for part in (-(-sizes // copies)).tolist()
                 ]
-                for (_, copies, again), device in alike.items()
+                for (_, copies, again, waits), device in alike.items()
             ]
-            for kind in KINDS
+            for row, kind in enumerate(KINDS)
         ]
         devices, places = alike.values(), {row: place for place, row in enumerate(alike)}
         return columns_of(order, samples), CutSeconds(
@@ -199,12 +268,9 @@ class Climbs:
         return known.links
 
     def _are_known(self, one: Pipeline, held: list[Rank]) -> bool:
-        """Whether the devices of a pipeline's stages wait for nothing but transfers, reductions and groups of like devices."""
-        leads, kinds = [self.problem.cluster.devices[own[0]] for own in held], self.layers.kind_of_device
+        """Whether the devices of a pipeline's stages wait for nothing but transfers, replicas and groups of like devices."""
+        kinds = self.layers.kind_of_device
         if any(self.layers.streams(own[0]) for own in held):
-            return False
-        divided = [lead for lead, own in zip(leads, held, strict=True) if len(own) > one.tensor]
-        if one.zero > 1 and any(map(self.problem.stack.exposed.on, divided)):
             return False
         return one.group == 1 or (
             len(set(one.replicas)) == 1 and all(len(set(map(kinds, own[: one.group]))) == 1 for own in held)
@@ -223,8 +289,8 @@ class Climbs:
                     loads[channel][1, stage] += seconds
         elements = self.layers.parameters_before
         reductions, bucket = np.zeros((stages, len(elements))), np.full(stages, inf)
-        for stage, own in enumerate(held):
-            reduction = self._reduction(costs, stage, own)
+        reduced = [self._reduction(costs, stage, own) for stage, own in enumerate(held)]
+        for stage, reduction in enumerate(reduced):
             reductions[stage], bucket[stage] = elements * reduction.by_weight, reduction.bucket
             for channel, share in reduction.busy:
                 loads[channel][0, stage] += share
@@ -234,6 +300,7 @@ class Climbs:
             layers=self._member(costs),
             devices=tuple(own[0] for own in held),
             replicas=replicas,
+            waits=tuple(reduction.waits for reduction in reduced),
             latency=latencies,
             byte_seconds=byte_seconds,
             busy_seconds=busy_seconds,
@@ -304,4 +371,5 @@ def _reduction_of(costs: PlanCosts, stage: int) -> _RankReduction:
         float(seconds / weights) if weights else 0.0,
         own.buckets[-1].seconds if len(own.buckets) > 1 else inf,
         tuple(zip(route, shares or (1.0,) * len(route), strict=True)),
+        tuple(float(costs.exposed_seconds(kind, stage) / weights) if weights else 0.0 for kind in KINDS),
     )

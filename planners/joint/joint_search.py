@@ -111,7 +111,7 @@ OF_SAME_SHAPE = 8, 2
 OF_A_REPLAY = 0.2
 """Part of a replay's work that it counts beside searches for orders, which take far longer for theirs."""
 
-WORTH = 0.01
+WORTH = 0.001
 """Part of the best seconds that a bound must leave to gain, for a search for an order."""
 
 ORDERABLE, ORDERED = 24, 1.3

@@ -73,6 +73,9 @@ LOOPED = 4
 STEPS = (-1, 1, -2, 2, -4, 4)
 """Places by which few cuts are moved."""
 
+ALONE = (*STEPS, -3, 3, -6, 6, -8, 8, -12, 12, -16, 16)
+"""Places by which a cut that is the only one is moved."""
+
 EACH = 16
 """Ranks up to which every number of them is one to begin with."""
 
@@ -154,6 +157,7 @@ class Neighbourhood:
             "degrees": self.degrees,
             "placement": self.placements,
             "schedule and layers of stages": self.schedules_cut_otherwise,
+            "micro-batches and recomputation": self.counts_with_fewer_blocks,
         }
 
     @property
@@ -319,6 +323,12 @@ class Neighbourhood:
             if count != now:
                 yield _in_groups(replace(one, microbatches=count))
 
+    def counts_with_fewer_blocks(self, one: Pipeline) -> Iterator[Pipeline]:
+        """Smaller micro-batches together with fewer blocks that run again."""
+        for other in self.counts(one):
+            if other.microbatches > one.microbatches:
+                yield from self._counted(other, range(one.stages), FEWER)
+
     def slices_of(self, one: Pipeline) -> Iterator[Pipeline]:
         """Other slices of the sequences, of as many micro-batches and of so many fewer that ops stay as large."""
         for slices in self.slices if one.schedule == "seq1f1b" else ():
@@ -405,10 +415,14 @@ class Neighbourhood:
             runs = [(place, place) for place in range(count)]
         fine = len(self.points) != layers + 1 and self.problem.stack.runs.cut_blocks
         for first, last in runs:
-            for step in (-1, 1) if count > FEW else STEPS:
+            for step in self._steps(count):
                 yield from self._moved(one, first, last, step, blocks=True)
                 if fine and first == last and abs(step) == 1:
                     yield from self._moved(one, first, last, step, blocks=False)
+
+    def _steps(self, cuts: int) -> Sequence[int]:
+        """Places by which so many cuts are moved."""
+        return ALONE if cuts == 1 else STEPS if cuts <= FEW else STEPS[:2]
 
     def _moved(self, one: Pipeline, first: int, last: int, step: int, *, blocks: bool) -> Iterator[Pipeline]:
         cuts = list(one.cuts)

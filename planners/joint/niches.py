@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from math import inf
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -53,7 +54,7 @@ class Niches:
         self.moves, self.climbs, self.again, self.problem = moves, climbs, again, moves.problem
 
     def begun(self, below: float) -> Iterator[tuple[float, Niche, Pipeline]]:
-        """The quickest pipeline of each niche with balanced cuts, if its estimated seconds are below `below`.
+        """The quickest pipeline of each niche with cuts to begin with, if its estimated seconds are below `below`.
 
         First stands what it may take at least: its seconds, of those with one stage a rank as if other replicas evened them out.
         """
@@ -63,12 +64,12 @@ class Niches:
                     words = ((self.again, 0),) * (len(ranks) * chunks)
                     zero = self.moves.zeros[0]
                     empty = (Pipeline(names[0], (), (), count, words, zero=zero) for count in self._counts(len(ranks)))
-                    laid = [one for each in empty for one in self.moves.laid(each, ranks, chunks)]
-                    seconds = [self._seconds(one, below) for one in laid]
-                    if (least := min(seconds, default=inf)) < below:
-                        one = laid[seconds.index(least)]
+                    laid = (one for each in empty for one in self.moves.laid(each, ranks, chunks))
+                    begun = min((self._begun(one, below) for one in laid), key=itemgetter(0), default=None)
+                    if begun is not None and begun[0] < below:
+                        seconds, one = begun
                         evened = self._evenness(one) if self._may_be_uneven(one) else 1.0
-                        yield least * evened, Niche(placement, chunks, len(ranks), replicas), one
+                        yield seconds * evened, Niche(placement, chunks, len(ranks), replicas), one
 
     @cached_property
     def _families(self) -> dict[str, list[str]]:
@@ -95,12 +96,19 @@ class Niches:
             else [asked]
         )
 
+    def _begun(self, one: Pipeline, below: float) -> tuple[float, Pipeline]:
+        """The pipeline with the fastest of its cuts and those to begin with, its estimated seconds first, as `_seconds`."""
+        found = self.climbs.begun(one) if self._may_be(one, below) else None
+        return (inf, one) if found is None else found
+
     def _seconds(self, one: Pipeline, below: float) -> float:
         """Estimated seconds, if they are below `below` and known; else inf."""
-        if not self.moves.allows(one) or self._passes(one)[-1] * one.microbatches / len(one.ranks) >= below:
-            return inf
-        found = self.climbs.seconds(one, np.array([one.cuts], dtype=np.int64))
+        found = self.climbs.seconds(one, np.array([one.cuts], dtype=np.int64)) if self._may_be(one, below) else None
         return inf if found is None or found[0] >= below else float(found[0])
+
+    def _may_be(self, one: Pipeline, below: float) -> bool:
+        """Whether a pipeline is asked for, and its passes alone take less than `below` seconds."""
+        return self.moves.allows(one) and self._passes(one)[-1] * one.microbatches / len(one.ranks) < below
 
     def _passes(self, one: Pipeline) -> Floats:
         """Seconds of a forward and a backward of the layers before each cut, on the largest rank."""

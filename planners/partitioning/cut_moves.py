@@ -35,6 +35,20 @@ def moved(cuts: Integers, places: Integers, *, runs: bool) -> Integers:
     return np.asarray(places[np.clip(at, 0, len(places) - 1)])
 
 
+def relocated(cuts: Integers, places: Integers) -> Integers:
+    """One cut taken away and another stage halved, int64 [boundaries * stages, boundaries]; some cannot be.
+
+    cuts, places: as of `moved`
+    """
+    boundaries, at = len(cuts), np.searchsorted(places, cuts)
+    ends = np.concatenate([[0], at, [len(places) - 1]])
+    every = np.tile(at, (boundaries * (boundaries + 1), 1))
+    every[np.arange(len(every)), np.repeat(np.arange(boundaries), boundaries + 1)] = np.tile(
+        (ends[:-1] + ends[1:]) // 2, boundaries
+    )
+    return np.asarray(places[np.sort(every, axis=1)])
+
+
 def climbed(cuts: Integers, quick: Callable[[Integers], Floats], moves: Callable[[Integers], Integers]) -> Integers:
     """The partitions of the last round of moves, the fastest first, int64 [partitions, boundaries].
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -100,18 +101,45 @@ def _good_seconds(costs: PartitionCosts, microbatches: int, tables: Tables, leas
 
     least_sum: of all stages and links; floor: seconds of the fastest slowest stage of each pass, float64 [passes]
     """
-    best, caps = math.inf, floor
-    for excess in EXCESSES:
+    best = math.inf
+    for caps in _rising(floor):
         if (microbatches - 1) * caps.sum() >= best:
             break
-        capped = _capped(tables, caps)
-        rest, _ = _completions(capped)
-        if rest[0, 0] < math.inf:
-            best = min(best, costs.seconds(_quickest_once(capped, rest).tolist(), microbatches))
-        if rest[0, 0] == least_sum:
+        once, cuts = _quickest_within(tables, caps)
+        if once < math.inf:
+            best = min(best, costs.seconds(cuts, microbatches))
+        if once == least_sum:
             break
-        caps = floor + (excess * floor.sum() if excess < math.inf else math.inf)
     return best
+
+
+def first_cuts(costs: PartitionCosts) -> list[list[int]]:
+    """Partitions to begin a search with, unlike: those of least sum whose stages and links are within caps, which rise from the
+    seconds of the fastest slowest one; none where none is feasible.
+    """
+    tables, found = _tables(costs), list[list[int]]()
+    rest, floor = _completions(tables)
+    for caps in _rising(floor[:, 0, 0]) if rest[0, 0] < math.inf else ():
+        once, cuts = _quickest_within(tables, caps)
+        found += [cuts] if once < math.inf and cuts not in found else []
+        if once == rest[0, 0]:
+            break
+    return found
+
+
+def _rising(floor: Floats) -> Iterator[Floats]:
+    """Caps of the seconds of stages and links in each pass, float64 [passes], from those of the fastest slowest ones to none."""
+    yield floor
+    for excess in EXCESSES:
+        yield floor + (excess * floor.sum() if excess < math.inf else math.inf)
+
+
+def _quickest_within(tables: Tables, caps: Floats) -> tuple[float, list[int]]:
+    """The least sum of stages and links within the caps, inf where there is none, and cuts that have it."""
+    capped = _capped(tables, caps)
+    rest, _ = _completions(capped)
+    once = float(rest[0, 0])
+    return once, _quickest_once(capped, rest).tolist() if once < math.inf else []
 
 
 def _tables(costs: PartitionCosts) -> Tables:

@@ -669,7 +669,7 @@ class PlanCosts:
             value = self._seconds_in_step(kind, (stage, replica), samples, self.member_costs(stage, replica))
             if any(group.gathers):
                 value += self._gather_seconds(kind, stage, group, samples)
-            self._stage_seconds[key] = value + self._exposed_seconds(kind, stage)
+            self._stage_seconds[key] = value + self.exposed_seconds(kind, stage)
         return self._stage_seconds[key]
 
     def parts(self, kind: OpKind, stage: int, replica: int, samples: int) -> OpParts:
@@ -688,7 +688,7 @@ class PlanCosts:
                     for alone in (GroupRates(context=group.rates.context), GroupRates(expert=group.rates.expert))
                 )
             tensor = within - computing - context - expert
-            replicas = self._exposed_seconds(kind, stage)
+            replicas = self.exposed_seconds(kind, stage)
             self._stage_parts[key] = OpParts(computing, tensor, context, expert, replicas)
         return self._stage_parts[key]
 
@@ -738,7 +738,7 @@ class PlanCosts:
             return 0.0
         return self.problem.stack.exposed.on(self.problem.cluster.devices[self.device(stage, 0)])
 
-    def _exposed_seconds(self, kind: OpKind, stage: int) -> float:
+    def exposed_seconds(self, kind: OpKind, stage: int) -> float:
         """Seconds of an op in which replicas gather weights, or scatter gradients, and nothing computes (ZeRO 2 and 3)."""
         if kind not in _TRAFFIC or not (share := self.exposed(stage)):
             return 0.0

@@ -15,6 +15,7 @@ from hardware_profiles import load_cluster
 from planners import PartitionCosts, fastest_cuts, straight_costs
 from planners.partitioning import fastest_cuts as fastest
 from planners.partitioning import partition_costs as costing
+from planners.partitioning.cut_moves import relocated
 from planners.partitioning.partition_costs import makespans
 from simulator import (
     LayerCosts,
@@ -266,6 +267,33 @@ def test_partial_partitions_that_are_kept_are_those_that_none_beats(seed: int) -
         assert label[0] == state[row, 0] + figures(tables, stage, (begins[row], end))[0]
     assert fastest._extended(tables, stage, state, place, ahead, len(best))[2]
     assert not fastest._extended(tables, stage, state, place, ahead, len(best) - 1)[2]
+
+
+@settings(deadline=None)
+@given(costs=partition_costs())
+def test_first_cuts_rise_from_the_fastest_slowest_stage_to_the_least_sum(costs: PartitionCosts) -> None:
+    """Of all partitions: the sums fall, the last is the least; none where none is feasible."""
+    stages = len(costs.kind)
+    sums = {
+        cuts: costs.seconds(cuts, 1) for cuts in combinations(range(1, costs.layers), stages - 1)
+    }  # one micro-batch: the sum
+    found = [sums[tuple(cuts)] for cuts in fastest.first_cuts(costs)]
+    least = min(sums.values(), default=math.inf)
+    assert bool(found) == (least < math.inf)
+    if found:
+        assert found == sorted(found, reverse=True)
+        assert len({tuple(cuts) for cuts in fastest.first_cuts(costs)}) == len(found)
+        assert found[-1] == pytest.approx(least)
+
+
+def test_a_cut_is_taken_away_and_another_stage_halved() -> None:
+    """Every cut in turn, and every stage in its middle place; stages of one place have none, and remain as they cannot be."""
+    places = np.arange(0, 21, 2)
+    found = relocated(np.array([4, 6, 14]), places)
+    assert found.shape == (12, 3)
+    assert sorted(map(tuple, found.tolist())) == sorted(
+        tuple(sorted((*pair, middle))) for pair in ((6, 14), (4, 14), (4, 6)) for middle in (2, 4, 10, 16)
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
