@@ -45,3 +45,8 @@ from simulator import (
     read_any_profile as read_profile,
     workload_from_spec as load_workload,
 )
+
+if __name__ == "__main__":  # python -m pipeplan
+    from experiments.cli import main
+
+    raise SystemExit(main())

@@ -6,6 +6,8 @@ import ast
 import math
 import random
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -40,9 +42,10 @@ def small_problem() -> Problem:
 
 
 def test_the_face_has_no_logic() -> None:
-    """A docstring and imports of public names from the floors' faces, about twenty of them, each once."""
-    docstring, *imports = ast.parse((ROOT / "pipeplan.py").read_text(encoding="utf-8")).body
+    """A docstring and imports of public names from the floors' faces, about twenty of them, each once; run, it is the command."""
+    docstring, *imports, run = ast.parse((ROOT / "pipeplan.py").read_text(encoding="utf-8")).body
     assert isinstance(docstring, ast.Expr)
+    assert isinstance(run, ast.If)
     aliases = []
     for node in imports:
         assert isinstance(node, ast.ImportFrom)
@@ -50,6 +53,15 @@ def test_the_face_has_no_logic() -> None:
         aliases += [alias.asname for alias in node.names]
     assert len(aliases) == len(set(aliases)) <= 24
     assert set(aliases) == {name for name in dir(pp) if not name.startswith("_")}
+
+
+def test_the_face_runs_as_the_command() -> None:
+    """`python -m pipeplan` answers a wrong word as `pipeplan` does."""
+    answered = subprocess.run(
+        [sys.executable, "-m", "pipeplan", "nonsense"], capture_output=True, text=True, check=False
+    )
+    assert (answered.returncode, answered.stdout) == (2, "")
+    assert answered.stderr.startswith("pipeplan: command 'nonsense' is unknown")
 
 
 def test_the_face_goes_where_the_packages_go() -> None:
