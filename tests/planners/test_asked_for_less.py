@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from hardware_profiles import Precision, load_cluster
+from hardware_profiles import Precision, load_cluster, load_stack
 from planners import PLANNERS, Request, planner_entry
 from simulator import OptimizerName, Problem, workload_from_spec
 from tests.planners.conftest import seconds_of
@@ -99,3 +99,28 @@ def test_replicas_that_reduce_their_stages_one_by_one_are_found(
     every = seconds_of("joint", problem)
     for request in (Request(options={"zero": 1}), Request(chunks=2)):
         assert every <= seconds_of("joint", problem, request) * (1.0 + 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("workload", "cluster", "batch", "precision", "stack", "seconds"),
+    [
+        ("gnmt8", "pipedream-b:2", 96, "fp16", "megatron-deepspeed", 0.0485),
+        ("vgg19", "dapple-c:8", 96, "fp32", "megatron-deepspeed", 0.398),
+        ("vgg16", "dapple-c:12", 24, "fp32", "megatron-deepspeed", 0.1148),
+        ("gnmt16", "dapple-c:8", 256, "fp32", "generic", 0.2075),
+    ],
+)
+def test_partitions_of_unlike_layers_are_found(
+    workload: str, cluster: str, batch: int, precision: Precision, stack: str, seconds: float
+) -> None:
+    """By `joint`: of ranks whose even cuts take up to a third longer, as links are slow or layers unlike."""
+    asked = Problem(
+        workload_from_spec(workload, None),
+        load_cluster(cluster),
+        batch,
+        precision=precision,
+        optimizer="sgd",
+        stack=load_stack(stack),
+    )
+    assert seconds_of("joint", asked) <= seconds
