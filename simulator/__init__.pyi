@@ -15,7 +15,7 @@ from .costs.given import (
     given_costs as given_costs,
 )
 from .plans.keys import Kept as Kept, kept_with_its_first as kept_with_its_first
-from .plans.lacks import plan_lacks as plan_lacks, problem_lacks as problem_lacks
+from .plans.lacks import number_lacks as number_lacks, plan_lacks as plan_lacks, problem_lacks as problem_lacks
 from .disturbances import check_disturbances as check_disturbances
 from .evaluation import Evaluations as Evaluations
 from .plan_energy import (

@@ -165,10 +165,11 @@ class Climbs:
         """The cuts of a pipeline, and those to begin with."""
         key = "first", replace(one, cuts=())
         known = self._known.used(key)
-        first = self._first(costs) if known is None or known.first is None else known.first
         if known is None:
-            self._known.keep(key, _Sized(max(first.size, 1), first=first), MOST_KEPT)
-        return np.vstack([np.array([one.cuts], dtype=np.int64), first])
+            first = self._first(costs)
+            self._known.keep(key, known := _Sized(max(first.size, 1), first=first), MOST_KEPT)
+        assert known.first is not None
+        return np.vstack([np.array([one.cuts], dtype=np.int64), known.first])
 
     @cached_property
     def _first_places(self) -> Integers:

@@ -33,6 +33,7 @@ from simulator import (
     Recompute,
     divisors,
     is_group,
+    number_lacks,
     schedule_families,
     slice_of,
 )
@@ -183,12 +184,10 @@ class Neighbourhood:
 
     def _runs_numbers(self, one: Pipeline) -> bool:
         """Whether the stack runs such numbers of ranks, stages per rank, replicas and micro-batches."""
-        runs, ranks, looped = self.problem.stack.runs, len(one.ranks), one.chunks > 1
+        runs = self.problem.stack.runs
         if not runs.unequal and (self.problem.batch % one.microbatches or len(set(one.replicas)) > 1):
             return False
-        if looped and not (runs.looped_alone if ranks == 1 else runs.short_groups or one.microbatches >= ranks):
-            return False
-        return runs.pipeline or one.stages == 1
+        return not any(number_lacks(runs, one.stages, one.chunks, one.microbatches))
 
     def possible_counts(self, wanted: Iterable[int]) -> list[int]:
         """Numbers of micro-batches that are near those wanted, rising: these, or where the stack has all of one size the next

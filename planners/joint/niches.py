@@ -90,11 +90,8 @@ class Niches:
 
     def _counts(self, ranks: int) -> list[int]:
         asked = self.moves.request.microbatches
-        return (
-            self.moves.possible_counts(max(1, int(ranks * part)) for part in ROUNDS_OF_RANKS)
-            if asked is None
-            else [asked]
-        )
+        wanted = (max(1, int(ranks * part)) for part in ROUNDS_OF_RANKS) if asked is None else (asked,)
+        return self.moves.possible_counts(wanted)
 
     def _begun(self, one: Pipeline, below: float) -> tuple[float, Pipeline]:
         """The pipeline with the fastest of its cuts and those to begin with, its estimated seconds first, as `_seconds`."""

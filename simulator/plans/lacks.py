@@ -33,21 +33,15 @@ def plan_lacks(runs: Runs, problem: Problem, plan: Plan) -> Iterator[str]:
                 yield f"{words} ({_choices(allowed)})"
     sizes = {*plan.microbatches, *(size for one in (*plan.forward_sizes, *plan.backward_sizes) for size in one)}
     places = {(len(stage.devices), stage.degrees) for stage in plan.stages}
-    ranks = len(plan.stages) // plan.chunks
     degree = max((degree // plan.context for stage in plan.stages for degree in stage.degrees), default=1)
-    ways: tuple[tuple[bool, int, str], ...] = (
+    yield from _lacking(
         (runs.tensor, degree, "tensor-parallel groups"),
         (runs.sequence_parallel, degree * problem.sequence_parallel, "sequence parallelism"),
         (runs.context, plan.context, "context parallelism"),
         (runs.expert, plan.expert, "expert parallelism"),
-        (runs.pipeline, len(plan.stages), "pipelines of several stages"),
-        (runs.interleaved, plan.chunks, "several stages per device"),
-        (runs.looped_alone, plan.chunks * (ranks == 1), "several stages on devices that hold the whole network"),
-        (
-            runs.short_groups,
-            1 + (plan.chunks > 1 and len(plan.microbatches) < ranks),
-            f"several stages per device with fewer micro-batches ({len(plan.microbatches)}) than ranks ({ranks})",
-        ),
+    )
+    yield from number_lacks(runs, len(plan.stages), plan.chunks, len(plan.microbatches))
+    yield from _lacking(
         (False, 1 + bool(plan.splits), "layers that stages share by output channels"),
         (runs.cut_blocks, 1 + _cuts_blocks(problem, plan), "stages that end inside blocks"),
         (
@@ -64,9 +58,28 @@ def plan_lacks(runs: Runs, problem: Problem, plan: Plan) -> Iterator[str]:
         (runs.unequal, len(sizes), f"micro-batches of unlike sizes ({', '.join(map(str, sorted(sizes)))})"),
         (runs.unequal, len(places), f"stages on unlike numbers of devices ({plan.notation})"),
     )
-    yield from (words for permitted, count, words in ways if count > 1 and not permitted)
     for rule in runs.further:
         yield from rule(problem, plan)
+
+
+def number_lacks(runs: Runs, stages: int, chunks: int, microbatches: int) -> Iterator[str]:
+    """What pipelines of so many stages, stages per device and micro-batches need, and something that runs plans has not."""
+    ranks = stages // chunks
+    yield from _lacking(
+        (runs.pipeline, stages, "pipelines of several stages"),
+        (runs.interleaved, chunks, "several stages per device"),
+        (runs.looped_alone, chunks * (ranks == 1), "several stages on devices that hold the whole network"),
+        (
+            runs.short_groups,
+            1 + (chunks > 1 and microbatches < ranks),
+            f"several stages per device with fewer micro-batches ({microbatches}) than ranks ({ranks})",
+        ),
+    )
+
+
+def _lacking(*ways: tuple[bool, int, str]) -> Iterator[str]:
+    """Of whether something is permitted, how many a plan has, and words: the words where it has several, and may not."""
+    yield from (words for permitted, count, words in ways if count > 1 and not permitted)
 
 
 def _cuts_blocks(problem: Problem, plan: Plan) -> bool:
