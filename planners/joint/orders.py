@@ -1,4 +1,4 @@
-"""Orders: what a search for an order of a plan's ops needs to know, in the numbers of the scheduler.
+"""Orders of their own for the ops of the fastest pipelines.
 
 Links that a search thinks free are shared in a replay, and replicas reduce behind their last backward. An order that waits for
 slower transfers than there are is often the faster one, so that orders are searched for several, and replays choose.
@@ -6,18 +6,193 @@ slower transfers than there are is often the faster one, so that orders are sear
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
+from planners.joint.pipeline import Pipeline, pipeline_of
+from planners.joint.search_state import CANNOT_RUN, NEAR_BEST, SearchState, ops_replayed
+from planners.scheduler.bound import lower_bound as order_bound
 from planners.scheduler.instance import codes_of, instance_of, peaks_of
 from planners.scheduler.schedule_problem import ScheduleProblem
 from planners.scheduler.search import search_orders
 from planners.scheduler.stage_ops import StageOps
 from planners.search.quick_replay import order_of_plan
+from planners.search.replay_work import WORK_PER_SECOND
 from planners.search.timed_orders import op_seconds
-from simulator import OpKind, Plan, PlanCosts, Schedule, to_text
+from simulator import OpKind, Plan, PlanCosts, Schedule, schedule_families, to_text
+
+ROUNDS = ((8, 2.0, 0.05), (4, 4.0, 0.05), (2, 1.0, 0.05))
+"""Rounds of searches for orders: of how many pipelines, the fastest so far, with transfers how many times as long, and nominal
+seconds of each search.
+"""
+
+ORDERS = 2
+"""Orders of a search that are replayed."""
+
+OF_SAME_SHAPE = 8, 2
+"""Pipelines of the same replicas, groups and stages per device, at most, whose orders are bounded, and searched."""
+
+OF_A_REPLAY = 0.2
+"""Part of a replay's work that it counts beside searches for orders, which take far longer for theirs."""
+
+WORTH = 0.001
+"""Part of the best seconds that a bound must leave to gain, for a search for an order."""
+
+ORDERABLE = 24
+"""Pipelines, at most, of which those with most to gain have their orders searched."""
+
+
+@dataclass(slots=True)
+class Orderable:
+    """Ops of a plan whose order is searched, the work of a replay of it, and the fewest seconds of those so far."""
+
+    ops: ScheduleProblem
+    work: int
+    seconds: float
+
+
+class JointOrders:
+    """The searches for orders of one joint search."""
+
+    def __init__(self, state: SearchState) -> None:
+        self.state, self.ordered = state, set[Pipeline]()
+
+    def order_fastest(self) -> None:
+        """Replay searched orders of the fastest pipelines of unlike stages, of those again where they gain most, then with near
+        numbers of micro-batches while these are faster.
+        """
+        found = self.orderable()
+        for most, slower, seconds in ROUNDS:
+            for plan in sorted(found, key=lambda one: found[one].seconds)[:most]:
+                if self.state.ended:
+                    return
+                found |= self.in_orders(plan, found[plan], slower, seconds)
+        better = bool(found)
+        while better and not self.state.ended:
+            fastest = min(found, key=lambda one: found[one].seconds)
+            before = found[fastest].seconds
+            for plan, one in self._with_other_counts(fastest, before * NEAR_BEST):
+                found[plan] = one
+                found |= self.in_orders(plan, one, *ROUNDS[0][1:])
+            better = min(one.seconds for one in found.values()) < before
+
+    def _with_other_counts(self, plan: Plan, below: float) -> Iterator[tuple[Plan, Orderable]]:
+        """The plan with near numbers of micro-batches, if it takes less than `below` seconds, while there is work left."""
+        for one in filter(self.state.moves.allows, self.state.moves.counts(self._pipeline(plan))):
+            if self.state.ended:
+                return
+            other = one.plan(self.state.problem, self.state.name)
+            found = None if _unordered(one) in self.ordered else self.limited(other)
+            if found is not None and found.seconds < below:
+                yield other, found
+
+    def in_orders(self, plan: Plan, one: Orderable, slower: float, seconds: float) -> dict[Plan, Orderable]:
+        """Replay searched orders of a plan, also with the cuts where moves of them lead under each; what these make faster."""
+        found = dict[Plan, Orderable]()
+        self.state.done += seconds * WORK_PER_SECOND
+        for order in orders(one.ops, slower, seconds)[:ORDERS]:
+            one.seconds = min(one.seconds, self._in_order(plan, order, one.work))
+            other = self._cut_for(plan, order)
+            took = inf if other is None else self._in_order(other, order, one.work)
+            if other is not None and took < one.seconds:
+                there = self.limited(other)
+                if there is not None:
+                    there.seconds, found[other] = took, there
+        return found
+
+    def _in_order(self, plan: Plan, order: Schedule, work: int) -> float:
+        """Seconds of a plan in an order of its own; inf where it cannot run or does not fit."""
+        self.state.done += OF_A_REPLAY * work
+        with suppress(*CANNOT_RUN):
+            score = self.state.evaluate(in_order(plan, order))
+            if score.fits:
+                return score.key[1]
+        return inf
+
+    def _cut_for(self, plan: Plan, order: Schedule) -> Plan | None:
+        """The plan with the cuts where moves of them lead under an order; None where they lead nowhere."""
+        one, began = self._pipeline(plan), self.state.climbs.work
+        there = self.state.climbs.climbed(one, order)
+        self.state.done += self.state.climbs.work - began
+        return None if there is None or there[1] == one else there[1].plan(self.state.problem, self.state.name)
+
+    def orderable(self) -> dict[Plan, Orderable]:
+        """Pipelines of unlike stages that fit and whose orders no earlier round searched: those with most to gain, by a bound on
+        their orders and what they take, few of the same shape.
+        """
+        promise, bounded = dict[Plan, float](), Counter[object]()
+        for plan, seconds in self._unlike():
+            shape = _shape(self._pipeline(plan))
+            if len(promise) == ORDERABLE:
+                break
+            if bounded[shape] < OF_SAME_SHAPE[0]:
+                ops = ops_of(PlanCosts(self.state.problem, plan, self.state.evaluate.layer_costs))
+                least = order_bound(instance_of(ops), windows=False)
+                if least <= self.state.least[1] * (1.0 - WORTH):
+                    promise[plan] = least * seconds
+                    bounded[shape] += 1
+        orderable, searched = dict[Plan, Orderable](), Counter[object]()
+        for plan in sorted(promise, key=lambda one: promise[one]):
+            shape = _shape(self._pipeline(plan))
+            if self.state.ended or len(orderable) == ROUNDS[0][0]:
+                break
+            searched[shape] += 1
+            found = self.limited(plan) if searched[shape] <= OF_SAME_SHAPE[1] else None
+            if found is not None:
+                orderable[plan] = found
+        return orderable
+
+    def _unlike(self) -> Iterator[tuple[Plan, float]]:
+        """The fastest of the plans that differ in their order alone and whose orders no earlier round searched, and its seconds,
+        by these, if it fits and is near the best.
+        """
+        replayed, stages = self.state.replayed(), set(self.ordered)
+        for plan in sorted(replayed, key=lambda one: replayed[one].key):
+            score, one = replayed[plan], pipeline_of(self.state.problem, plan)
+            if not score.fits or score.iteration_seconds > self.state.least[1] * NEAR_BEST:
+                return
+            if one is None or len(one.ranks) == 1 or one.opposite or one.slices > 1 or _unordered(one) in stages:
+                continue
+            stages.add(_unordered(one))
+            if self.state.done + OF_A_REPLAY * ops_replayed(one) <= self.state.most:
+                yield plan, score.iteration_seconds
+
+    def limited(self, plan: Plan) -> Orderable | None:
+        """The ops of a plan within the memory that it leaves; None where it does not fit, or its own order is none of them."""
+        one = self._pipeline(plan)
+        self.ordered.add(_unordered(one))
+        self.state.done += OF_A_REPLAY * ops_replayed(one)
+        try:
+            missing, seconds = self.state.evaluate(plan).key
+        except CANNOT_RUN:
+            return None
+        if missing:
+            return None
+        peaks = self.state.evaluate.peak_bytes(plan) or {}
+        free = {device: self.state.problem.room_bytes(device) - peak for device, peak in peaks.items()}
+        ops = within(ops_of(PlanCosts(self.state.problem, plan, self.state.evaluate.layer_costs)), plan, free)
+        return None if ops is None else Orderable(ops, ops_replayed(one), seconds)
+
+    def _pipeline(self, plan: Plan) -> Pipeline:
+        """The pipeline that a plan of a family is."""
+        one = pipeline_of(self.state.problem, plan)
+        assert one is not None
+        return one
+
+
+def _shape(one: Pipeline) -> tuple[object, ...]:
+    """Replicas of each rank, devices of a group and stages per rank."""
+    return one.replicas, one.group, one.chunks
+
+
+def _unordered(one: Pipeline) -> Pipeline:
+    """The same for pipelines that differ in their order alone."""
+    return replace(one, schedule=schedule_families()[one.schedule].placement, options=())
 
 
 def ops_of(costs: PlanCosts) -> ScheduleProblem:

@@ -1,0 +1,85 @@
+"""What a joint search begins with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hardware_profiles import load_cluster
+from planners import Evaluator, Request, make_plan, planner_entry
+from planners.joint.joint_search import JointSearch
+from planners.joint.neighbourhood import LOOPED
+from simulator import (
+    Plan,
+    Problem,
+    stages_from_cuts,
+    workload_from_spec,
+)
+from tests.planners.joint.problems import problem
+
+
+@pytest.mark.slow
+def test_a_schedule_of_a_large_network_begins_with_plans_of_others() -> None:
+    """DeepSeek-V3 on 2,048 GPUs under DualPipeV, which none of the parts plans: seeds of its own need many times the memory."""
+    network, cluster = workload_from_spec("deepseek-v3", 4096), load_cluster("deepseek-h800:256")
+    asked = Problem(
+        network, cluster, 15360, precision="fp8", optimizer="adam", gradient_bytes=4, sequence_parallel=True
+    )
+    found = make_plan("joint", asked, Request(schedule="dualpipev", options={"seconds": 100.0}))
+    assert found.fits
+    assert found.plan.schedule == "dualpipev"
+
+
+def test_a_schedule_on_many_devices_begins_with_plans_of_others() -> None:
+    """Where no part plans it: the pipelines that they find without it, under it, and no seed of its own."""
+    asked = problem("chain:4", "dapple-c:17", 16)
+    plan = Plan("part", "1f1b", stages_from_cuts((2,), len(asked.workload), [(0,), (1,)]), (4,) * 4)
+
+    def part(asked: Problem, request: Request) -> Any:
+        return None if request.schedule else lambda problem, evaluate, rng: evaluate(plan)
+
+    planner = JointSearch(Request(schedule="zb-h1"), (part,))
+    evaluate = Evaluator(asked, admits=lambda plan: plan.schedule == "zb-h1")
+    search = planner.rounds(asked, evaluate)
+    assert search.sowing.begin(np.random.default_rng(0)) is None
+    assert {(one.schedule, one.stages) for one in search.state.replayed()} == {("zb-h1", plan.stages)}
+    assert search.state.done > 0
+
+
+def test_seeds_that_lead_nowhere_below_another_answer_are_not_replayed() -> None:
+    """Beside a plan of one device: none where the answer to beat is as fast as no seed, some without one."""
+    replayed = []
+    for beat in (np.inf, 1e-9):
+        asked = problem("chain:4", "dapple-c:17", 16)
+        search = planner_entry("joint").planner(Request()).rounds(asked, Evaluator(asked, beat=beat))
+        search.state.evaluate(Plan("alone", "1f1b", stages_from_cuts((), len(asked.workload), [(0,)]), (16,)))
+        search.sowing.sow()
+        replayed.append(search.state.evaluate.evaluations)
+    assert replayed[0] > replayed[1] == 1
+
+
+def test_seeds_are_replayed_beside_other_plans_on_few_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On few of one rank and of several; on more of them those of several only where nothing fits."""
+    monkeypatch.setattr("planners.joint.sowing.NICHED_ON", 17)
+    for devices, more in ((17, True), (18, False)):
+        asked = problem("chain:4", f"dapple-c:{devices}", 16)
+        search = planner_entry("joint").planner(Request()).rounds(asked, Evaluator(asked))
+        search.state.evaluate(make_plan("data-parallel", asked).plan)
+        search.sowing.sow()
+        ranks = {len({stage.devices for stage in plan.stages}) for plan in search.state.evaluate.replayed}
+        assert (1 in ranks, max(ranks) > 1) == (True, more)
+
+
+def test_replicas_that_reduce_their_stages_one_by_one_are_begun_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MobileNet on two servers, beside a plan of data parallelism on all devices: the fastest that is sown has several stages."""
+    monkeypatch.setattr("planners.joint.sowing.NICHED_ON", 0)
+    asked = problem("mobilenet-v1", "pipedream-b:2", 128)
+    search = planner_entry("joint").planner(Request()).rounds(asked, Evaluator(asked))
+    whole = make_plan("data-parallel", asked).plan
+    search.state.evaluate(whole)
+    search.sowing.sow()
+    fastest = min(search.state.evaluate.replayed, key=lambda one: search.state.evaluate.replayed[one].key)
+    assert {stage.devices for stage in fastest.stages} == {whole.stages[0].devices}
+    assert len(fastest.stages) == LOOPED
