@@ -1,8 +1,8 @@
-"""Climbs: cuts of a pipeline are moved while that is faster, by quick replays of many partitions at once, some microseconds each.
+"""Climbs: local searches that move the cuts of a pipeline while estimates of its seconds fall, without replays.
 
-Their seconds are an estimate to choose by, where the quick replay of a plan is a bound: transfers and reductions of replicas
-take turns on the channels that they share, and gradients that are reduced in buckets hide behind the last backward but for the
-last bucket.
+An estimate is a quick replay of many partitions at once, some microseconds each. Other than the quick replay of a plan it is no
+lower bound: transfers, and reductions of replicas, take turns on the channels that they share, and of gradients that are reduced
+in buckets all but the last bucket hide behind the last backward.
 """
 
 from __future__ import annotations
@@ -40,21 +40,26 @@ from planners.search.remembered import remembered
 from simulator import Kept, LayerCosts, PlanCosts, Problem, Recompute, Schedule, equal_microbatches, schedule_families
 
 OPS, BY_STAGE = 500.0, 2.0
-"""Ops of quick replays of many partitions that take as long as a unit of `replay_work`, and units by stage of what they need."""
+"""OPS: ops of these quick replays that count as a unit of `replay_work`; BY_STAGE: units per stage for the tables that they
+read.
+"""
 
 FIRST_PLACES = 64
-"""Places, at most, among which the partitions to begin climbs with are cut."""
+"""Places, at most, at which the first partitions of climbs are cut."""
 
 MOST_KEPT = 2**24
-"""Numbers of the tables that are kept for the next pipelines."""
+"""Numbers, at most, in tables that are kept for later pipelines."""
 
 Rank = tuple[int, ...]
-"""Devices of a rank."""
+"""Devices of a rank, replica after replica."""
 
 
 class _RankReduction(NamedTuple):
-    """What the replicas of a rank reduce: seconds per weight element, those of a last bucket, and the share of these for which
-    each channel is busy; and seconds per weight element that an op of each of KINDS waits for them.
+    """How the replicas of a rank reduce their gradients.
+
+    by_weight: seconds per weight element; bucket: seconds of the last bucket, inf where gradients are reduced at once
+    busy: channels, each with the share of these seconds for which it is busy
+    waits: seconds per weight element that an op of each of KINDS waits for other replicas
     """
 
     by_weight: float = 0.0
@@ -64,9 +69,9 @@ class _RankReduction(NamedTuple):
 
 
 class _Links(NamedTuple):
-    """What pipelines on the same ranks have in common: `CutSeconds` says of what.
+    """What pipelines on the same ranks have in common, whatever their cuts; further fields are those of `CutSeconds`.
 
-    layers: costs of a member of their groups; devices, replicas: of each stage, the first device and how many
+    layers: costs of a member of their groups; devices, replicas: of each stage, its first device and the number of its replicas
     waits: of each stage, seconds per weight element that an op of each of KINDS waits for other replicas
     """
 
@@ -84,7 +89,7 @@ class _Links(NamedTuple):
 
 
 class _Sized(NamedTuple):
-    """A value that is kept, by how many numbers it holds."""
+    """A value that is kept (one of the three), with how many numbers it holds."""
 
     numbers: int
     links: _Links | None = None
@@ -96,7 +101,10 @@ class _Sized(NamedTuple):
 
 
 class Climbs:
-    """The cuts of the pipelines of one problem; work: that climbs took so far, in units of `replay_work`."""
+    """Estimates and climbs of the pipelines of one problem.
+
+    work: work of all climbs so far, in units of `replay_work`
+    """
 
     def __init__(self, problem: Problem, layers: LayerCosts, quick: QuickReplays) -> None:
         self.problem, self.layers, self.quick = problem, layers, quick
@@ -105,42 +113,41 @@ class Climbs:
         self._reductions = dict[object, _RankReduction]()
         self._members = dict[object, LayerCosts]()
 
-    def seconds(self, one: Pipeline, cuts: Integers) -> Floats | None:
-        """Estimated seconds of partitions of a pipeline, float64 [partitions], inf for those that cannot be.
+    def seconds(self, pipeline: Pipeline, cuts: Integers) -> Floats | None:
+        """Estimated seconds of partitions of a pipeline, float64 [partitions]; inf where a stage has no layer.
 
-        cuts: int64 [partitions, stages - 1]
-        None where they are not known: on boards that stream, of two directions and of slices, where stages wait for collectives
-        of groups of unlike sizes, and where they run a number of blocks again.
+        cuts: int64 [partitions, stages - 1], layers before each boundary between stages
+        None where estimates do not cover the pipeline: boards that stream, two directions, slices, recomputation of some of a
+        stage's blocks, groups of unlike devices or in unequal numbers, or counts that its schedule cannot have.
         """
-        tables = self._tables(one)
+        tables = self._tables(pipeline)
         return None if tables is None else self._replayed(*tables, cuts)
 
-    def begun(self, one: Pipeline) -> tuple[float, Pipeline] | None:
-        """A pipeline with the fastest of its cuts and those to begin with, and its estimated seconds; None where these are not
-        known.
-        """
-        tables = self._tables(one)
+    def begun(self, pipeline: Pipeline) -> tuple[float, Pipeline] | None:
+        """Estimated seconds and the pipeline under the fastest of its own cuts and the first cuts; None without estimates."""
+        tables = self._tables(pipeline)
         if tables is None:
             return None
-        begun = self._with_first(one, tables[1])
+        begun = self._with_first(pipeline, tables[1])
         seconds = self._replayed(*tables, begun)
         least = seconds.argmin()
-        return float(seconds[least]), replace(one, cuts=tuple(begun[least].tolist()))
+        return float(seconds[least]), replace(pipeline, cuts=tuple(begun[least].tolist()))
 
-    def climbed(self, one: Pipeline, order: Schedule | None = None) -> tuple[float, Pipeline] | None:
-        """Where moves of cuts lead from a pipeline with the fastest of its cuts and those to begin with, and its estimated
-        seconds; None where these are not known.
+    def climbed(self, pipeline: Pipeline, order: Schedule | None = None) -> tuple[float, Pipeline] | None:
+        """Estimated seconds and the pipeline at which moves of cuts end that begin with the fastest of its own cuts and the first
+        cuts.
 
-        order: of its ops, if not its family's
+        order: of its ops, in place of its family's
+        None without estimates, as of `seconds`.
         """
-        tables = self._tables(one)
+        tables = self._tables(pipeline)
         if tables is None:
             return None
         if order is not None:
-            samples = np.array(equal_microbatches(self.problem.batch, one.microbatches))
+            samples = np.array(equal_microbatches(self.problem.batch, pipeline.microbatches))
             tables = columns_of(order, samples), tables[1]
         columns, costs = tables
-        begun, few = self._with_first(one, costs), len(one.cuts) <= MANY
+        begun, few = self._with_first(pipeline, costs), len(pipeline.cuts) <= MANY
 
         def quick(near: Integers) -> Floats:
             return self._replayed(columns, costs, near)
@@ -150,7 +157,7 @@ class Climbs:
             return np.vstack([one_moved, relocated(at, self.places)]) if few else one_moved
 
         there = climbed(begun[quick(begun).argmin()], quick, near)[:1]
-        return float(quick(there)[0]), replace(one, cuts=tuple(there[0].tolist()))
+        return float(quick(there)[0]), replace(pipeline, cuts=tuple(there[0].tolist()))
 
     @remembered
     def before(self, layers: LayerCosts, device: int, samples: int, phase: Phase, again: Recompute) -> Floats:
@@ -158,23 +165,25 @@ class Climbs:
         return seconds_before(layers, device, samples, phase, again)
 
     def _replayed(self, order: OrderColumns, costs: CutSeconds, cuts: Integers) -> Floats:
+        """Quick replays of partitions, float64 [partitions]; their work is counted."""
         self.work += len(cuts) * len(order.stage) / OPS
         return np.asarray(replay_cuts(order, costs, ROWS, cuts))
 
-    def _with_first(self, one: Pipeline, costs: CutSeconds) -> Integers:
-        """The cuts of a pipeline, and those to begin with."""
-        key = "first", replace(one, cuts=())
+    def _with_first(self, pipeline: Pipeline, costs: CutSeconds) -> Integers:
+        """A pipeline's own cuts and the first cuts, int64 [partitions, stages - 1]."""
+        key = "first", replace(pipeline, cuts=())
         known = self._known.used(key)
         if known is None:
             first = self._first(costs)
             self._known.keep(key, known := _Sized(max(first.size, 1), first=first), MOST_KEPT)
         assert known.first is not None
-        return np.vstack([np.array([one.cuts], dtype=np.int64), known.first])
+        return np.vstack([np.array([pipeline.cuts], dtype=np.int64), known.first])
 
     @cached_property
     def _first_places(self) -> Integers:
-        """Where partitions to begin with are cut, and both ends: of many places those that least crosses, of each part of the
-        seconds.
+        """Layers before each place at which first partitions are cut, both ends included, int64 [places].
+
+        Of more than FIRST_PLACES places those are chosen that least bytes cross, one in each equal part of the network's seconds.
         """
         layers = len(self.problem.workload)
         places = np.array([0, *cut_places(self.problem.workload), layers], dtype=np.int64)
@@ -187,7 +196,9 @@ class Climbs:
         return np.concatenate([[0], np.sort(places[1:-1][chosen]), [layers]])
 
     def _first(self, costs: CutSeconds) -> Integers:
-        """Cuts to begin with: that even out stages and links, and let less and less cross; a single one everywhere."""
+        """First cuts: partitions that even out stages and links while less and less may cross, int64 [partitions, stages - 1]; of
+        two stages every cut.
+        """
         places, stages = self._first_places, len(costs.kind)
         if stages <= 2 or len(places) <= stages:
             return places[1:-1, None] if stages == 2 else np.empty((0, stages - 1), dtype=np.int64)
@@ -198,28 +209,33 @@ class Climbs:
         found = first_cuts(PartitionCosts(own[None], tuple(costs.kind.tolist()), link[None], latency))
         return places[np.array(found, dtype=np.int64).reshape(len(found), stages - 1)]
 
-    def _tables(self, one: Pipeline) -> tuple[OrderColumns, CutSeconds] | None:
-        """The order and the seconds of pipelines that differ in cuts alone."""
-        key = replace(one, cuts=())
+    def _tables(self, pipeline: Pipeline) -> tuple[OrderColumns, CutSeconds] | None:
+        """The order of ops and the seconds by cut of a pipeline, which those that differ in cuts alone share; None without
+        estimates.
+        """
+        key = replace(pipeline, cuts=())
         known = self._known.used(key)
         if known is None:
-            found = self._made(one)
-            self.work += BY_STAGE * one.stages
+            found = self._made(pipeline)
+            self.work += BY_STAGE * pipeline.stages
             known = _Sized(1 if found is None else found[1].before.size, tables=found)
             self._known.keep(key, known, MOST_KEPT)
         return known.tables
 
-    def _made(self, one: Pipeline) -> tuple[OrderColumns, CutSeconds] | None:
+    def _made(self, pipeline: Pipeline) -> tuple[OrderColumns, CutSeconds] | None:
+        """The tables of `_tables`, made anew."""
         try:
-            links = self._links(one)
+            links = self._links(pipeline)
             if links is None:
                 return None
-            order = self.quick.order(one.schedule, one.stages, one.microbatches, one.chunks, one.options)
+            order = self.quick.order(
+                pipeline.schedule, pipeline.stages, pipeline.microbatches, pipeline.chunks, pipeline.options
+            )
         except ValueError:  # counts that its placement or its schedule cannot have
             return None
-        samples, layers = np.array(equal_microbatches(self.problem.batch, one.microbatches)), links.layers
-        kinds, words = map(layers.kind_of_device, links.devices), (policy for policy, _ in one.recompute)
-        rows, sizes = [*zip(kinds, links.replicas, words, links.waits, strict=True)], np.unique(samples)
+        samples, layers = np.array(equal_microbatches(self.problem.batch, pipeline.microbatches)), links.layers
+        kinds, policies = map(layers.kind_of_device, links.devices), (policy for policy, _ in pipeline.recompute)
+        rows, sizes = [*zip(kinds, links.replicas, policies, links.waits, strict=True)], np.unique(samples)
         alike = dict(zip(rows, links.devices, strict=True))
         before = [
             [
@@ -251,39 +267,54 @@ class Climbs:
 
     @remembered
     def _updates(self, layers: LayerCosts, device: int) -> Floats:
+        """Seconds of the update of the layers before each cut on a device, float64 [layers + 1]."""
         elements = layers.parameters_before
         return np.asarray(elements * (layers.update_seconds(device, elements[-1]) / max(elements[-1], 1.0)))
 
-    def _links(self, one: Pipeline) -> _Links | None:
-        """What pipelines on these ranks have in common; None where that is not all that there is."""
-        if one.opposite or one.slices > 1 or any(count for _, count in one.recompute):
+    def _links(self, pipeline: Pipeline) -> _Links | None:
+        """Links, replicas and reductions of a pipeline's ranks; None where its devices wait for something that these do not
+        tell.
+        """
+        if pipeline.opposite or pipeline.slices > 1 or any(count for _, count in pipeline.recompute):
             return None
-        placement = schedule_families()[one.schedule].placement
-        key = placement, one.ranks, one.chunks, one.group, one.context, one.expert, one.zero, one.shard
+        placement = schedule_families()[pipeline.schedule].placement
+        key = (
+            placement,
+            pipeline.ranks,
+            pipeline.chunks,
+            pipeline.group,
+            pipeline.context,
+            pipeline.expert,
+            pipeline.zero,
+            pipeline.shard,
+        )
         known = self._known.used(key)
         if known is None:
-            held = [one.ranks[rank] for rank in one.rank_of_stage]
-            found = self._found_links(one, held) if self._are_known(one, held) else None
+            held = [pipeline.ranks[rank] for rank in pipeline.rank_of_stage]
+            found = self._found_links(pipeline, held) if self._are_known(pipeline, held) else None
             known = _Sized(1 if found is None else 2 * found.reductions.size, links=found)
             self._known.keep(key, known, MOST_KEPT)
         return known.links
 
-    def _are_known(self, one: Pipeline, held: list[Rank]) -> bool:
-        """Whether the devices of a pipeline's stages wait for nothing but transfers, replicas and groups of like devices."""
+    def _are_known(self, pipeline: Pipeline, held: list[Rank]) -> bool:
+        """Whether the devices of all stages wait for nothing but transfers, replicas, and groups of like devices; held: rank of
+        each stage
+        """
         kinds = self.layers.kind_of_device
         if any(self.layers.streams(own[0]) for own in held):
             return False
-        return one.group == 1 or (
-            len(set(one.replicas)) == 1 and all(len(set(map(kinds, own[: one.group]))) == 1 for own in held)
+        return pipeline.group == 1 or (
+            len(set(pipeline.replicas)) == 1 and all(len(set(map(kinds, own[: pipeline.group]))) == 1 for own in held)
         )
 
-    def _found_links(self, one: Pipeline, held: list[Rank]) -> _Links:
-        costs, stages = _CostsOf(self, one), one.stages
-        replicas, numbers = tuple(len(own) // one.group for own in held), np.zeros((3, 2, stages - 1))
+    def _found_links(self, pipeline: Pipeline, held: list[Rank]) -> _Links:
+        """The links of `_links`, made anew; held: rank of each stage"""
+        costs, stages = _CostsOf(self, pipeline), pipeline.stages
+        replicas, numbers = tuple(len(own) // pipeline.group for own in held), np.zeros((3, 2, stages - 1))
         loads: defaultdict[int, Floats] = defaultdict(lambda: np.zeros((2, stages)))
         for stage, pair in enumerate(pairwise(held)):
             for way, (near, far) in enumerate((pair, pair[::-1])):
-                latency, alone, busy = self._transfer(near, far, one.group)
+                latency, alone, busy = self._transfer(near, far, pipeline.group)
                 longest = max(busy.values(), default=0.0)
                 numbers[:, way, stage] = latency, max(alone, longest), longest
                 for channel, seconds in busy.items():
@@ -313,9 +344,10 @@ class Climbs:
 
     @remembered
     def _transfer(self, near: Rank, far: Rank, group: int) -> tuple[float, float, dict[int, float]]:
-        """Latency of a transfer between two ranks, its seconds per byte of a micro-batch, and those for which channels are busy.
+        """Latency of a transfer between two ranks, its seconds per byte of a micro-batch, and by channel the seconds per byte
+        that it is busy.
 
-        Each replica sends its samples to the replicas that take them, by the first device of its group.
+        Each replica sends its samples to the replicas that take them, from the first device of its group.
         """
         cluster, copies, others = self.problem.cluster, len(near) // group, len(far) // group
         if near == far:
@@ -330,7 +362,9 @@ class Climbs:
         return latency, 1.0 / bandwidth / max(copies, others), dict(busy)
 
     def _reduction(self, costs: _CostsOf, stage: int, own: Rank) -> _RankReduction:
-        """What a rank reduces, as the first of its stages does that is asked for."""
+        """How the replicas of a rank reduce: as those of the first of its stages that was asked for, for all that share the
+        rank.
+        """
         one = costs.pipeline
         if len(own) == 1:
             return _RankReduction()
@@ -350,19 +384,20 @@ class Climbs:
 
 
 class _CostsOf:
-    """The costs of a pipeline's plan, made when they are first asked for."""
+    """The costs of a pipeline's plan, made when they are first read."""
 
     def __init__(self, climbs: Climbs, pipeline: Pipeline) -> None:
         self._climbs, self.pipeline = climbs, pipeline
 
     @cached_property
     def made(self) -> PlanCosts:
-        """The costs; ValueError for counts that its placement cannot have."""
+        """The costs; ValueError for counts that the pipeline's placement cannot have."""
         problem = self._climbs.problem
         return PlanCosts(problem, self.pipeline.plan(problem, ""), self._climbs.layers)
 
 
 def _reduction_of(costs: PlanCosts, stage: int) -> _RankReduction:
+    """How the replicas of a stage of a plan reduce, per weight element of the stage."""
     own, held, elements = costs.collectives(stage), costs.plan.stages[stage].layers, costs.layers.parameters_before
     seconds = sum(bucket.seconds for bucket in own.buckets) + sum(unit.scatter for unit in own.units)
     seconds += own.update_gather.seconds if own.update_gather else 0.0

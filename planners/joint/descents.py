@@ -1,4 +1,4 @@
-"""Descents: from a plan to the best of its neighbours, decision by decision, until none is faster."""
+"""Descents: from a pipeline to the best of its neighbours, decision by decision, until none is faster."""
 
 from __future__ import annotations
 
@@ -16,45 +16,52 @@ from planners.joint.pipeline import Pipeline, pipeline_of
 from planners.joint.search_state import CANNOT_RUN, NEAR_BEST, Key, KnownPipeline, Look, SearchState, ops_replayed
 
 STARTS = 32
-"""Unlike plans from which the search descends."""
+"""Pipelines from which brief descents begin, at most."""
 
 BRIEFLY = ("schedule", "ZeRO")
-"""Decisions that are made of all these first; the rest follows from the fastest on."""
+"""Decisions of brief descents; full descents, in all decisions, follow from where these end, the fastest first."""
 
 OF_A_FORM = 2
-"""Of these, plans of the same form; and seeds of each schedule family, the quickest of SEEDS."""
+"""Pipelines of one form among the starts, at most; and seeds of each schedule family that are descended from."""
 
 SEEDS = 32
-"""Seeds of a schedule family that are looked at."""
+"""Seeds of a schedule family that are looked at, of which the quickest are descended from."""
 
 UNTRIED = 6
-"""Forms of these that no earlier round came to, at most, from which a further one begins."""
+"""Descents of a further round, at most, from forms with which no earlier round began."""
 
 PROMISING = 2.0
-"""How far above the fastest plan to begin with another may be for a descent from it."""
+"""Seconds per second of the fastest plan up to which a pipeline is descended from."""
 
 CUTS, LOOKED_AT = "layers of stages", 24
-"""The decision whose neighbours are looked at that estimates choose, so many of them."""
+"""CUTS: the decision of whose neighbours only those are looked at that estimates find fastest; LOOKED_AT: how many."""
 
 UNCLIMBED = CUTS, "recomputation", "ZeRO"
-"""Decisions whose neighbours are not climbed from."""
+"""Decisions whose neighbours are replayed with their own cuts alone, not also where moves of cuts lead."""
 
 PATIENCE = 12
-"""Neighbours that are replayed without a better one before the rest of a decision's are given up."""
+"""Replays of neighbours in a row without a better one after which a decision is given up."""
 
 NEAR = 1.03
-"""How far a neighbour may be above the plan, by its quick replay if that errs as the plan's own does, to be replayed."""
+"""Seconds per second of the best plan up to which a neighbour is replayed, if its quick replay errs as that of the current
+one.
+"""
 
 
 class Descents:
-    """The descents of one search."""
+    """The descents of one search.
+
+    passed: pipelines that descents went through, each with the number of decisions of the descent; tried: forms begun with
+    """
 
     def __init__(self, state: SearchState) -> None:
         self.state = state
         self.passed, self.tried = set[tuple[Pipeline, int]](), set[object]()
 
     def starts(self) -> list[Pipeline]:
-        """The fastest pipelines of unlike shapes that were replayed, those that fit first."""
+        """The fastest replayed pipelines of unlike forms and cuts, those that fit first: OF_A_FORM of a form, STARTS in all, at
+        most.
+        """
         found: dict[tuple[object, object], Pipeline] = {}
         replayed = self.state.replayed()
         keys = {plan: score.key for plan, score in replayed.items()}
@@ -71,8 +78,8 @@ class Descents:
         return starts[:STARTS]
 
     def of_families(self) -> list[Pipeline]:
-        """Of each schedule family, which free descents may leave too soon: the fastest pipeline that was replayed, if near the
-        best, and its quickest seeds.
+        """Pipelines from which each schedule family is descended by itself: its fastest replayed one, if near the best, and on
+        few devices its quickest seeds.
         """
         found: dict[str, Pipeline] = {}
         state = self.state
@@ -91,8 +98,11 @@ class Descents:
         return list(dict.fromkeys([*found.values(), *sown]))
 
     def briefly_descended(self) -> list[tuple[Key, Pipeline, Collection[str]]]:
-        """Where brief descents from unlike pipelines lead, and the decisions to descend in from there: all of them, but from one
-        that leads where another did from where it began, without the schedule, which led away.
+        """Descend in the decisions of BRIEFLY from all starts; of each the key, the pipeline, and the decisions of the full
+        descent to follow.
+
+        These are all decisions from where a brief descent ended. A start whose descent ended where another one did is descended
+        from again, in all decisions but the schedule.
         """
         found, ends = list[tuple[Key, Pipeline, Collection[str]]](), set[Pipeline]()
         for start in self.starts():
@@ -109,55 +119,60 @@ class Descents:
         return found
 
     def descend_from_untried(self, end: float) -> None:
-        """Descend, until so much work is done, from forms that wait behind faster ones in every round: each takes as much."""
+        """Descend from forms that no earlier round began with, each with an equal part of the work up to `end` in all."""
         starts = [one for one in self.starts() if form(one) not in self.tried][:UNTRIED]
         for left, one in zip(range(len(starts), 0, -1), starts, strict=True):
             self.state.until(self.state.done + (end - self.state.done) / left)
             self.tried.add(form(one))
             self.descend_from(one, self.state.moves.decisions)
 
-    def descend_from(self, one: Pipeline, decisions: Collection[str]) -> tuple[Key, Pipeline]:
-        """Go to the best neighbour, decision by decision, until none is faster, a descent was there, or the work is done; where
-        that was, and its key.
+    def descend_from(self, pipeline: Pipeline, decisions: Collection[str]) -> tuple[Key, Pipeline]:
+        """Descend from a pipeline in these decisions; the key and the pipeline at the end.
+
+        It ends where no neighbour is better, where an earlier descent in as many decisions passed, or where the work is done.
         """
-        now = self.state.known(one)
+        now = self.state.known(pipeline)
         moved = now is not None
         while moved and self.state.goes_on:
             moved = False
             for name in decisions:
                 while self.state.goes_on:
                     assert now is not None
-                    found = self.best(self._near(name, one), now, climbing=self.state.few and name not in UNCLIMBED)
+                    found = self.best(
+                        self._near(name, pipeline), now, climbing=self.state.few and name not in UNCLIMBED
+                    )
                     if found is None:
                         break
-                    (one, now), moved = found, True
-                    if (one, len(decisions)) in self.passed:
-                        return now.key, one
-                    self.passed.add((one, len(decisions)))
-        return ((inf, inf) if now is None else now.key), one
+                    (pipeline, now), moved = found, True
+                    if (pipeline, len(decisions)) in self.passed:
+                        return now.key, pipeline
+                    self.passed.add((pipeline, len(decisions)))
+        return ((inf, inf) if now is None else now.key), pipeline
 
-    def _near(self, name: str, one: Pipeline) -> Iterable[Pipeline]:
-        """The neighbours that a decision makes of a pipeline; of many partitions the fastest, and where they lead."""
-        near = list(self.state.moves.decisions[name](one))
+    def _near(self, name: str, pipeline: Pipeline) -> Iterable[Pipeline]:
+        """Neighbours of a pipeline in one decision; of many partitions those that estimates find fastest, and where a climb of
+        cuts ends.
+        """
+        near = list(self.state.moves.decisions[name](pipeline))
         if name != CUTS or len(near) <= LOOKED_AT:
             return near
-        seconds = self.state.climbs.seconds(one, np.array([other.cuts for other in near], dtype=np.int64))
+        seconds = self.state.climbs.seconds(pipeline, np.array([other.cuts for other in near], dtype=np.int64))
         if seconds is None:
             return near
-        climbed = self.state.climbs.climbed(one)
+        climbed = self.state.climbs.climbed(pipeline)
         fastest = [near[place] for place in np.argsort(seconds, kind="stable")[:LOOKED_AT]]
         return fastest if climbed is None else dict.fromkeys((climbed[1], *fastest))
 
     def best(
         self, among: Iterable[Pipeline], now: KnownPipeline, *, climbing: bool
     ) -> tuple[Pipeline, KnownPipeline] | None:
-        """The fastest of some pipelines, if it is faster than the one that is known `now`; climbing: those that are replayed, and
-        differ in more than cuts, also with the cuts where these lead.
+        """The best of some pipelines with its figures, if it is better than `now`, the figures of the current one; else None.
 
-        They are replayed by rising quick replay, as far as one that errs as that of `now` does promises less seconds, and until
-        PATIENCE of them were no better, of orders for their own seconds and of others each, as the quick replays of these err
-        unlike: all while memory is missing, of which quick replays tell nothing. One that is faster but does not fit is replayed
-        again with more recomputation.
+        They are replayed in rising order of their quick replays, until these, times the error of the current pipeline's, promise
+        no less seconds, or until PATIENCE replays in a row were no better (counted apart for plans whose order is timed, as quick
+        replays of these err otherwise). While memory is missing all are replayed, as quick replays tell nothing of it. A pipeline
+        that is faster but does not fit is followed by itself with more recomputation.
+        climbing: whether each is also replayed with the cuts at which a climb ends
         """
         state = self.state
         found, idle, best, error = None, Counter[bool](), now, now.error
@@ -192,21 +207,25 @@ class Descents:
                 found, best = one, KnownPipeline(score.key, quick)
                 idle.clear()
             elif not score.fits and (best.key[0] or score.iteration_seconds < best.key[1]):
-                others = dict.fromkeys(state.moves.with_more_again(one, score.device))
+                others = dict.fromkeys(state.moves.with_more_recomputation(one, score.device))
                 for again in [look for each in others if each not in more for look in state.waiting(each, best.key)]:
                     heappush(waiting, again)
                 more.update(others)
         return None if found is None else (found, best)
 
-    def _climbed(self, one: Pipeline, best: Key) -> Iterator[Look]:
-        """Where moves of cuts lead from a pipeline, if they lead anywhere, and it may be faster there."""
+    def _climbed(self, pipeline: Pipeline, best: Key) -> Iterator[Look]:
+        """Looks at the pipeline at which a climb of cuts ends, if the climb moved any and it may be better than the key
+        `best`.
+        """
         began = self.state.climbs.work
-        there = self.state.climbs.climbed(one)
+        there = self.state.climbs.climbed(pipeline)
         self.state.done += self.state.climbs.work - began
-        if there is not None and there[1] != one:
+        if there is not None and there[1] != pipeline:
             yield from self.state.waiting(there[1], best)
 
 
-def form(one: Pipeline) -> object:
-    """What descents hardly change: replicas of each rank, degrees, and whether ranks have several stages."""
-    return one.replicas, one.group, one.context, one.chunks > 1
+def form(pipeline: Pipeline) -> object:
+    """The form of a pipeline, which descents hardly change: replicas of each rank, degrees, and whether ranks have several
+    stages.
+    """
+    return pipeline.replicas, pipeline.group, pipeline.context, pipeline.chunks > 1

@@ -1,9 +1,9 @@
 """Planner `joint`: every decision of a flushed pipeline searched together.
 
-The planners that search a part of the decisions exactly (shapes of large models, the pipeline × data grid, mixed devices) give
-plans to begin with, climbs of niches others. From the fastest of unlike ones the search descends: it replays the neighbours
-that one decision makes of a plan, goes to the best one, and ends where no neighbour is faster. A quick replay, which is never
-slower than a replay, rules most neighbours out before they are replayed.
+It begins with plans of the planners that search a part of the decisions exactly (shapes of large models, the pipeline × data
+grid, mixed devices), and with climbs of niches. From the fastest of these that are unlike it descends: it replays the neighbours
+that differ from a plan in one decision, goes to the best of them, and ends where none is faster. A quick replay, which is never
+slower than the replay, rules most neighbours out before they are replayed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from planners.joint.sowing import Part, Sowing
 from planners.joint.told import next_best, own_order, simpler_plan, unordered
 from planners.search.candidates import (
     asked_degrees,
-    asked_words,
+    asked_policies,
     asked_zeros,
     searched_counts,
     straight_decisions,
@@ -37,20 +37,24 @@ LEFT_OUT = (
     "not searched: offload of stashes and states to the host, groups of unlike sizes, layers that stages share but on boards, "
     "orders of ops but those of the fastest pipelines in one direction, of whole sequences"
 )
-"""Decisions that are not searched."""
+"""Note of the decisions that the search leaves alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class JointSearch:
-    """The fastest plan that descents from the plans of other searches come to."""
+    """Planner that searches all decisions of a flushed pipeline together.
+
+    request: what the user fixes; parts: planners whose plans it begins with (`Part`); name: of the planner in plans and messages
+    """
 
     request: Request = field(default_factory=Request)
     parts: tuple[Part, ...] = ()
     name: str = "joint"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The best plan that fits, of those of several ranks where a schedule is asked for and one of them fits;
-        InfeasiblePlanError, with numbers, if none does.
+        """The best plan found that fits; where a schedule is asked for, of several ranks if any such plan fits.
+
+        Raises InfeasiblePlanError, with numbers, if no plan fits.
         """
         rounds = self.rounds(problem, evaluate)
         try:
@@ -64,12 +68,12 @@ class JointSearch:
         return replace(best, planner=self.name)
 
     def rounds(self, problem: Problem, evaluate: Evaluator) -> JointRounds:
-        """The rounds of a search of which nothing is sown."""
+        """The rounds of a search that has not begun: no plan is replayed yet."""
         state = SearchState(problem, self.request, evaluate, self.name)
         return JointRounds(state, Sowing(state, self.parts))
 
     def _found(self, rounds: JointRounds, rng: np.random.Generator) -> Plan:
-        """The best plan of a search that fits; InfeasiblePlanError, with numbers, if none does."""
+        """The best plan that a search finds; InfeasiblePlanError, with numbers, if none fits."""
         state, refusal = rounds.state, rounds.sowing.begin(rng)
         if not state.replayed():
             raise refusal or InfeasiblePlanError(f"planner {self.name!r} finds no plan to begin with")
@@ -82,7 +86,7 @@ class JointSearch:
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
-    """Why there is no pipeline of the kind that is asked for, or None."""
+    """Why the planner cannot plan what is asked for, as a sentence for the user; None where it can."""
     if request.schedule is not None:
         family = schedule_families()[request.schedule]
         if not family.flush or family.lanes:
@@ -97,7 +101,9 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 
 
 def _not_opposite(problem: Problem, request: Request) -> str | None:
-    """Why no two pipelines in opposite directions are as asked for, or None, also where none are asked for."""
+    """Why the schedule of two opposite directions that is asked for cannot run as requested; None where it can, or none is asked
+    for.
+    """
     if request.schedule is None or schedule_families()[request.schedule].placement != "bidirectional":
         return None
     if request.microbatches == 1:
@@ -114,17 +120,17 @@ def _not_opposite(problem: Problem, request: Request) -> str | None:
 
 
 def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
-    """Values that a search tries for decisions that the request leaves open."""
+    """Values that a search tries, by the name of the decision, for decisions that the request leaves open."""
     return {
         **straight_decisions(problem, request, FAMILIES, searched_counts(problem), (1, *CHUNKS)),
-        "recompute": asked_words(problem, request),
+        "recompute": asked_policies(problem, request),
         **{name: asked_degrees(problem, Request(), option=name) for name in ("tensor", "context", "expert")},
         "zero": asked_zeros(problem, Request()),
     }
 
 
 def _tell(plan: Plan, state: SearchState) -> None:
-    """Note what the answer is beside other plans, what is not searched, and whether the work ended the search."""
+    """Note how the answer compares with other plans, what is not searched, and whether the search ran out of work."""
     problem, request, evaluate = state.problem, state.request, state.evaluate
     replayed = {one: score for one, score in evaluate.outcomes.items() if score.fits and state.is_asked_for(one)}
     notes: list[Note | None] = [own_order(plan, replayed), simpler_plan(problem, plan, replayed)]

@@ -1,7 +1,8 @@
-"""Orders of their own for the ops of the fastest pipelines.
+"""Orders of ops that are searched for the fastest pipelines of a joint search, in place of their families' orders.
 
-Links that a search thinks free are shared in a replay, and replicas reduce behind their last backward. An order that waits for
-slower transfers than there are is often the faster one, so that orders are searched for several, and replays choose.
+A search for an order takes links as free, which a replay shares, and leaves out what replicas reduce behind the last backward. As
+an order that allows for slower transfers is often the faster one in a replay, orders are searched for several speeds of
+transfers, and replays choose.
 """
 
 from __future__ import annotations
@@ -27,29 +28,31 @@ from planners.search.timed_orders import op_seconds
 from simulator import OpKind, Plan, PlanCosts, Schedule, schedule_families, to_text
 
 ROUNDS = ((8, 2.0, 0.05), (4, 4.0, 0.05), (2, 1.0, 0.05))
-"""Rounds of searches for orders: of how many pipelines, the fastest so far, with transfers how many times as long, and nominal
+"""Rounds of searches for orders, each: how many pipelines, the fastest so far; by what factor transfers are slowed; nominal
 seconds of each search.
 """
 
 ORDERS = 2
-"""Orders of a search that are replayed."""
+"""Orders of each search that are replayed."""
 
 OF_SAME_SHAPE = 8, 2
-"""Pipelines of the same replicas, groups and stages per device, at most, whose orders are bounded, and searched."""
+"""Pipelines of the same replicas, groups and stages per device, at most, that are bounded, and whose orders are searched."""
 
 OF_A_REPLAY = 0.2
-"""Part of a replay's work that it counts beside searches for orders, which take far longer for theirs."""
+"""Share of its work as which a replay counts here: searches for orders, beside it, run far longer for the work that they
+count.
+"""
 
 WORTH = 0.001
-"""Part of the best seconds that a bound must leave to gain, for a search for an order."""
+"""Share of the best plan's seconds that a bound on a pipeline's orders must leave to gain for a search."""
 
 ORDERABLE = 24
-"""Pipelines, at most, of which those with most to gain have their orders searched."""
+"""Pipelines, at most, that are bounded; of these, those with most to gain have their orders searched."""
 
 
 @dataclass(slots=True)
 class Orderable:
-    """Ops of a plan whose order is searched, the work of a replay of it, and the fewest seconds of those so far."""
+    """A plan whose order is searched. ops: the ops to order; work: of a replay; seconds: fewest of its replays so far"""
 
     ops: ScheduleProblem
     work: int
@@ -57,14 +60,14 @@ class Orderable:
 
 
 class JointOrders:
-    """The searches for orders of one joint search."""
+    """The searches for orders of one joint search. ordered: pipelines that were searched, without schedule and options"""
 
     def __init__(self, state: SearchState) -> None:
         self.state, self.ordered = state, set[Pipeline]()
 
     def order_fastest(self) -> None:
-        """Replay searched orders of the fastest pipelines of unlike stages, of those again where they gain most, then with near
-        numbers of micro-batches while these are faster.
+        """Search and replay orders of the fastest pipelines of unlike stages, in ROUNDS; then of the fastest with near numbers of
+        micro-batches, while these are faster.
         """
         found = self.orderable()
         for most, slower, seconds in ROUNDS:
@@ -82,7 +85,9 @@ class JointOrders:
             better = min(one.seconds for one in found.values()) < before
 
     def _with_other_counts(self, plan: Plan, below: float) -> Iterator[tuple[Plan, Orderable]]:
-        """The plan with near numbers of micro-batches, if it takes less than `below` seconds, while there is work left."""
+        """The plan with near numbers of micro-batches, if that takes less than `below` seconds, with the ops to order; ends with
+        the work.
+        """
         for one in filter(self.state.moves.allows, self.state.moves.counts(self._pipeline(plan))):
             if self.state.ended:
                 return
@@ -91,22 +96,28 @@ class JointOrders:
             if found is not None and found.seconds < below:
                 yield other, found
 
-    def in_orders(self, plan: Plan, one: Orderable, slower: float, seconds: float) -> dict[Plan, Orderable]:
-        """Replay searched orders of a plan, also with the cuts where moves of them lead under each; what these make faster."""
+    def in_orders(self, plan: Plan, pipeline: Orderable, slower: float, seconds: float) -> dict[Plan, Orderable]:
+        """Replay a plan in searched orders, under its own cuts and those at which a climb ends for each order.
+
+        slower: factor of its transfers' seconds; seconds: nominal ones of the search
+        The plans with other cuts that are faster than it, with their ops to order; its own fewest seconds stand in `one`.
+        """
         found = dict[Plan, Orderable]()
         self.state.done += seconds * WORK_PER_SECOND
-        for order in orders(one.ops, slower, seconds)[:ORDERS]:
-            one.seconds = min(one.seconds, self._in_order(plan, order, one.work))
+        for order in orders(pipeline.ops, slower, seconds)[:ORDERS]:
+            pipeline.seconds = min(pipeline.seconds, self._in_order(plan, order, pipeline.work))
             other = self._cut_for(plan, order)
-            took = inf if other is None else self._in_order(other, order, one.work)
-            if other is not None and took < one.seconds:
+            took = inf if other is None else self._in_order(other, order, pipeline.work)
+            if other is not None and took < pipeline.seconds:
                 there = self.limited(other)
                 if there is not None:
                     there.seconds, found[other] = took, there
         return found
 
     def _in_order(self, plan: Plan, order: Schedule, work: int) -> float:
-        """Seconds of a plan in an order of its own; inf where it cannot run or does not fit."""
+        """Replay a plan in an order of its own and return its seconds; inf where it cannot run or does not fit. work: of a
+        replay
+        """
         self.state.done += OF_A_REPLAY * work
         with suppress(*CANNOT_RUN):
             score = self.state.evaluate(in_order(plan, order))
@@ -115,15 +126,18 @@ class JointOrders:
         return inf
 
     def _cut_for(self, plan: Plan, order: Schedule) -> Plan | None:
-        """The plan with the cuts where moves of them lead under an order; None where they lead nowhere."""
+        """The plan with the cuts at which a climb ends under an order of ops; None where it ends with the plan's own or has no
+        estimates.
+        """
         one, began = self._pipeline(plan), self.state.climbs.work
         there = self.state.climbs.climbed(one, order)
         self.state.done += self.state.climbs.work - began
         return None if there is None or there[1] == one else there[1].plan(self.state.problem, self.state.name)
 
     def orderable(self) -> dict[Plan, Orderable]:
-        """Pipelines of unlike stages that fit and whose orders no earlier round searched: those with most to gain, by a bound on
-        their orders and what they take, few of the same shape.
+        """The pipelines with most to gain by an order of their own, with their ops to order, few of the same shape.
+
+        What may be gained is told by the product of a lower bound on all orders and the seconds of the pipeline.
         """
         promise, bounded = dict[Plan, float](), Counter[object]()
         for plan, seconds in self._unlike():
@@ -148,8 +162,9 @@ class JointOrders:
         return orderable
 
     def _unlike(self) -> Iterator[tuple[Plan, float]]:
-        """The fastest of the plans that differ in their order alone and whose orders no earlier round searched, and its seconds,
-        by these, if it fits and is near the best.
+        """Replayed plans near the best that fit and whose orders no earlier round searched, with their seconds, fastest first.
+
+        Of plans that differ in nothing but the order of ops only the fastest stands there.
         """
         replayed, stages = self.state.replayed(), set(self.ordered)
         for plan in sorted(replayed, key=lambda one: replayed[one].key):
@@ -163,7 +178,9 @@ class JointOrders:
                 yield plan, score.iteration_seconds
 
     def limited(self, plan: Plan) -> Orderable | None:
-        """The ops of a plan within the memory that it leaves; None where it does not fit, or its own order is none of them."""
+        """The ops of a plan to order, within the memory that its own order takes and leaves free; None where it does not fit, or
+        where its order is not made of these ops.
+        """
         one = self._pipeline(plan)
         self.ordered.add(_unordered(one))
         self.state.done += OF_A_REPLAY * ops_replayed(one)
@@ -179,24 +196,26 @@ class JointOrders:
         return None if ops is None else Orderable(ops, ops_replayed(one), seconds)
 
     def _pipeline(self, plan: Plan) -> Pipeline:
-        """The pipeline that a plan of a family is."""
+        """The pipeline of a plan that has one (`pipeline_of`)."""
         one = pipeline_of(self.state.problem, plan)
         assert one is not None
         return one
 
 
-def _shape(one: Pipeline) -> tuple[object, ...]:
-    """Replicas of each rank, devices of a group and stages per rank."""
-    return one.replicas, one.group, one.chunks
+def _shape(pipeline: Pipeline) -> tuple[object, ...]:
+    """Replicas of each rank, devices of a group, and stages per rank."""
+    return pipeline.replicas, pipeline.group, pipeline.chunks
 
 
-def _unordered(one: Pipeline) -> Pipeline:
-    """The same for pipelines that differ in their order alone."""
-    return replace(one, schedule=schedule_families()[one.schedule].placement, options=())
+def _unordered(pipeline: Pipeline) -> Pipeline:
+    """The pipeline without the family and options that order its ops: equal for pipelines that differ in these alone."""
+    return replace(pipeline, schedule=schedule_families()[pipeline.schedule].placement, options=())
 
 
 def ops_of(costs: PlanCosts) -> ScheduleProblem:
-    """The ops of a plan whose replicas split every micro-batch, all as large as the largest, without limits of memory."""
+    """The ops of a plan for a search for an order: replicas split every micro-batch, all are as large as the largest, memory is
+    unlimited.
+    """
     plan, stages, size = costs.plan, range(len(costs.plan.stages)), max(costs.plan.microbatches)
     ranks = _ranks(plan)
     seconds, samples = op_seconds(costs), np.array([-(-size // copies) for copies in plan.replicas])
@@ -214,10 +233,10 @@ def ops_of(costs: PlanCosts) -> ScheduleProblem:
 
 
 def within(ops: ScheduleProblem, plan: Plan, free: Mapping[int, float]) -> ScheduleProblem | None:
-    """The ops of a plan of a family, with as much memory on each rank as its own order takes and leaves free; None where that
-    order is none of the ops.
+    """The ops of a plan with a limit of memory on each rank: the peak of its own order and what its replay leaves free.
 
-    free: bytes that each device has left in the plan's replay
+    free: by device, bytes that the plan's replay leaves free
+    None where the plan's order is not made of these ops.
     """
     instance = instance_of(ops)
     own = codes_of(instance, order_of_plan(plan), ops)
@@ -233,11 +252,14 @@ def _ranks(plan: Plan) -> list[tuple[int, ...]]:
 
 
 def orders(asked: ScheduleProblem, slower: float, seconds: float) -> list[Schedule]:
-    """Orders of some ops, the most promising first, where transfers take `slower` times as long as alone."""
+    """Searched orders of some ops, the most promising first.
+
+    slower: factor of the transfers' seconds; seconds: nominal ones of the search
+    """
     transfer = [slower * one for one in asked.each("transfer")]
     return search_orders(replace(asked, transfer=transfer), seconds=seconds)
 
 
 def in_order(plan: Plan, order: Schedule) -> Plan:
-    """A plan with an order of its own."""
+    """The plan with an order of ops of its own in place of its family's."""
     return replace(plan, schedule=order.name, options=(), order=tuple(to_text(order).splitlines()))

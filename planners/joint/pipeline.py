@@ -1,4 +1,4 @@
-"""Pipeline: a flushed plan in the numbers that a joint search changes."""
+"""Pipeline: a flushed plan as the numbers that a joint search changes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from simulator import (
 )
 
 Again = tuple[Recompute, int]
-"""A recompute policy, and for how many of a stage's first blocks it holds; 0 stands for all of them."""
+"""A recompute policy, and how many of a stage's first blocks it holds for; 0 stands for all of them."""
 
 Ranks = tuple[tuple[int, ...], ...]
-"""Devices of each rank of a pipeline, replica by replica."""
+"""Devices of each rank of a pipeline, replica after replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Ranks of devices, the layers of their stages, and how these run.
+    """A flushed pipeline: ranks of devices, the layers of their stages, and how these run.
 
-    schedule, options: of a family, whose placement says which stages each rank holds, of the first direction where it has two
+    schedule, options: of a schedule family; its placement says which stages each rank holds (of two directions, those of the
+    first)
     ranks: devices of each rank; group: devices of each replica, the same for all
     cuts: layers before each boundary between stages, in the order of the data
     microbatches: how many, as equal as whole samples permit
-    recompute: of each stage, what it runs again, of as many of its first blocks as it has
+    recompute: of each stage, its policy and how many of its blocks it holds for
     zero, context, expert, shard: as of a `Plan`
     """
 
@@ -50,7 +51,7 @@ class Pipeline:
 
     @property
     def stages(self) -> int:
-        """Stages of all ranks."""
+        """Number of stages, of all ranks."""
         return len(self.cuts) + 1
 
     @property
@@ -60,28 +61,28 @@ class Pipeline:
 
     @property
     def slices(self) -> int:
-        """Slices of each sequence."""
+        """Number of slices of each sequence; 1 for schedules of whole sequences."""
         asked = dict(self.options).get("slices", 1)
         return asked if isinstance(asked, int) else 1
 
     @property
     def opposite(self) -> bool:
-        """Whether two pipelines pass its devices, in opposite directions."""
+        """Whether two pipelines pass through its devices in opposite directions."""
         return schedule_families()[self.schedule].placement == "bidirectional"
 
     @property
     def tensor(self) -> int:
-        """Devices of a tensor-parallel group."""
+        """Tensor-parallel degree: devices of a replica per part of the context."""
         return self.group // self.context
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """Replicas of each rank."""
+        """Number of replicas of each rank."""
         return tuple(len(rank) // self.group for rank in self.ranks)
 
     @property
     def copies(self) -> int:
-        """Copies of the weights of each stage, at least: of its replicas, parts of the context, and directions."""
+        """Least number of copies of any stage's weights: replicas, times parts of the context, times directions."""
         return min(self.replicas, default=1) * self.context * (1 + self.opposite)
 
     @property
@@ -90,16 +91,18 @@ class Pipeline:
         return schedule_families()[self.schedule].device_of_stage(range(len(self.ranks)), self.chunks)
 
     def bounds(self, layers: int) -> list[int]:
-        """The first layer of each stage, and the number of layers."""
+        """The first layer of each stage, then the number of layers."""
         return [0, *self.cuts, layers]
 
     def blocks(self, problem: Problem) -> list[int]:
-        """How many blocks each stage has layers of."""
+        """Number of blocks of which each stage has layers."""
         bounds = self.bounds(len(problem.workload))
         return [len(problem.workload.blocks_of(range(*pair))) for pair in pairwise(bounds)]
 
     def plan(self, problem: Problem, planner: str) -> Plan:
-        """The plan; ValueError for counts that its placement cannot have."""
+        """The plan of this pipeline; ValueError for counts that its placement cannot have. planner: the name to put into the
+        plan
+        """
         held = [self.ranks[rank] for rank in self.rank_of_stage]
         if self.opposite:
             held = [tuple(dict.fromkeys(pair[0] + pair[1])) for pair in zip(held, reversed(held), strict=True)]
@@ -125,8 +128,10 @@ class Pipeline:
 
 
 def pipeline_of(problem: Problem, plan: Plan) -> Pipeline | None:
-    """The pipeline that a plan is; None for one of no known family that flushes, with an order or sizes of its own, with stages
-    of layers apart, or with groups of unlike sizes.
+    """The pipeline of a plan; None where these numbers cannot say the plan.
+
+    That is a plan of no known family that flushes, with an order or unequal sizes of its own, stages of layers that are not
+    neighbours, or groups of unlike sizes.
     """
     family = schedule_families().get(plan.schedule)
     if family is None or not family.flush or family.lanes or plan.order or plan.forward_sizes:

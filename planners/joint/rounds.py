@@ -1,4 +1,6 @@
-"""Rounds of a joint search: each divides its work between descents, searches for orders, and cuts inside layers on boards."""
+"""Rounds of a joint search: each divides its work between descents, searches for orders of ops, and cuts inside layers on
+boards.
+"""
 
 from __future__ import annotations
 
@@ -14,45 +16,51 @@ from planners.search.replay_work import WORK_PER_SECOND, work_of
 from simulator import Plan, cuts_of
 
 DRY = 0.5
-"""Part of the work of a round: where one ends with less done, pipelines are sown that were left out on many devices."""
+"""Share of a round's work: a round on many devices that ends with less of it done goes on from further seeds."""
 
 GAINED, LEFT = 0.005, 0.2
-"""Parts of the seconds of the best plan that a round gains, and that the problem's bound leaves, at least, for a round more."""
+"""GAINED: share of the best plan's seconds that the last round must have gained for one more round; LEFT: share that the
+problem's lower bound must leave to gain.
+"""
 
 NEAR_BOUND = 0.05
-"""Part of the best plan's seconds that the problem's bound leaves, at least, for a further round, where none are asked for."""
+"""Share of the best plan's seconds that the problem's lower bound must leave to gain for a further round, where no seconds are
+asked for.
+"""
 
 OF_BEGINNING = 0.3
-"""Part of the work of a round that brief descents may take."""
+"""Share of a round's work that brief descents may take."""
 
 OF_UNTRIED = 0.4
-"""Part of the work of descents for forms that no earlier round came to."""
+"""Share of the work of descents that those from forms which no earlier round began with may take."""
 
 OF_ORDERS = 0.26
-"""Part of the work that is left to searches for orders, where there are any."""
+"""Share of a round's work for searches for orders of ops, where these are open."""
 
 SHARED, OF_SHARED = 3, 0.15
-"""Plans on boards, the fastest of unlike schedules and devices, whose cuts are moved into layers; the part of the work for it."""
+"""SHARED: plans on boards whose cuts are moved into layers, at most; OF_SHARED: share of a round's work for these moves."""
 
 LEAST_ABOVE = 0.4
-"""Part of what these take above the problem's bound that descents leave: where it beats no other answer there are none either."""
+"""Share of the distance between the best plan and the problem's lower bound that descents never gain: where the rest beats no
+other answer no descent is run.
+"""
 
 SAME = 1.0 + 1e-6
-"""How far above the fastest a plan may be that is taken because it is simpler, or needs less memory."""
+"""Seconds per second of the fastest plan up to which a simpler plan, or one of less memory, is answered instead."""
 
 
 class JointRounds:
-    """The rounds of one search, over what was sown."""
+    """The rounds of one search, run on what its sowing found."""
 
     def __init__(self, state: SearchState, sowing: Sowing) -> None:
         self.state, self.sowing = state, sowing
         self.descents, self.orders = Descents(state), JointOrders(state)
 
     def descend(self) -> Plan:
-        """The best flushed plan of all descents, and of those replayed before.
+        """Run all rounds and return the best flushed plan that was replayed, whether it fits or not.
 
-        More work than that of FIRST_ROUND is for further rounds, each of which ends at twice the work of the one before: where
-        the work ends with a round, it answers no worse than where it ended with an earlier one.
+        The first round takes the work of FIRST_ROUND, each further one ends at twice the work of the one before: a search that
+        may take more work, and ends with a round, answers no worse than one that ended with an earlier round.
         """
         state = self.state
         state.least = min((score.key for score in state.replayed().values()), default=state.least)
@@ -78,7 +86,7 @@ class JointRounds:
         return min(best, key=lambda plan: (complexity(plan), replayed[plan].peak_bytes, replayed[plan].key))
 
     def may_beat(self) -> bool:
-        """Whether descents may lead from what is known to less than the other answer that is to be beaten."""
+        """Whether descents may still come below `Evaluator.beat`, the seconds of the other answer that is to be beaten."""
         (missing, seconds), beat = self.state.least, self.state.evaluate.beat
         if missing or beat == inf:
             return True
@@ -87,13 +95,18 @@ class JointRounds:
         return max(seconds * MOST_GAINED, (1.0 - LEAST_ABOVE) * self.state.bound() + LEAST_ABOVE * seconds) < beat
 
     def is_worth_a_round(self, before: Key) -> bool:
-        """Whether the last round was better than what was there before by GAINED, and more than LEFT may be gained still."""
+        """Whether the last round gained more than GAINED over the key before it, and the problem's bound leaves more than LEFT to
+        gain.
+        """
         if not before[0] and self.state.least[1] > before[1] * (1.0 - GAINED):
             return False
         return self.state.leaves(LEFT)
 
     def run(self, begun: float, end: float) -> None:
-        """Descend until so much work is done, of which this round began at `begun`; then search orders, on boards fractions."""
+        """Run one round: descents, then searches for orders of ops, then on boards cuts inside layers.
+
+        begun, end: work that is done in all when the round begins, and at which it ends
+        """
         state = self.state
         last, work = end, (end - begun) * (1.0 - OF_SHARED * state.boards)
         end = begun + work
@@ -118,7 +131,7 @@ class JointRounds:
             self.share_layers()
 
     def share_layers(self) -> None:
-        """Replay the fastest plans with cuts inside layers, which are moved while replays get better."""
+        """Replay the fastest plans of unlike schedules and devices with cuts moved into layers, while each move is faster."""
         state = self.state
         search, unlike = FractionSearch(state.evaluate, state.request), dict[object, Plan]()
         replayed = state.replayed()
@@ -134,5 +147,5 @@ class JointRounds:
 
     @property
     def _orders_are_open(self) -> bool:
-        """Whether a plan may have an order of its own."""
+        """Whether a plan may have an order of ops of its own: no schedule is asked for, and the stack runs any."""
         return self.state.request.schedule is None and not self.state.problem.stack.runs.schedules

@@ -1,4 +1,6 @@
-"""Seed bounds: what pipelines of one rank take at least, by their degrees and numbers alone, before any is laid out."""
+"""Seed bounds: seconds and bytes that pipelines of one rank need at least, from their degrees and counts alone, before devices
+are chosen.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,15 @@ from planners.search.remembered import remembered
 from simulator import SLACK, LayerCosts, Parallelism, Recompute, Stage, StagePlaces, Zero, stage_stash
 
 AT_LEAST = 1.0 - 2.0 * SLACK
-"""Lowers sums of layers below those of another order."""
+"""Factor just below 1: a sum over layers times it is a lower bound on the same sum in any other order of addition."""
 
 
 @dataclass(frozen=True)
 class SeedBounds:
-    """Which pipelines of one rank may fit, and undercut so many seconds.
+    """Test of which seeds of one rank may fit in memory and take less than a number of seconds.
 
-    costs: of the problem; devices: to choose from; contexts: degrees of context parallelism, rising
-    policy: what they run again; below: seconds, None where all may
+    costs: of the problem's layers; devices: to choose from; contexts: degrees of context parallelism, rising
+    policy: what all stages recompute; below: seconds to undercut, None where every seed may
     """
 
     costs: LayerCosts
@@ -33,12 +35,16 @@ class SeedBounds:
 
     @remembered
     def groups(self, degree: int) -> list[tuple[int, ...]]:
-        """Groups of so many of the devices."""
+        """Tensor-parallel groups of `degree` devices each that lie among the devices to choose from."""
         among = set(self.devices)
         return [one for one in device_groups(self.costs.problem, degree) if among.issuperset(one)]
 
     def promises(self, parallel: Parallelism, copies: int, count: int, zero: Zero) -> bool:
-        """Whether one with so many replicas and micro-batches, the first of which begins with the first device, may."""
+        """Whether a pipeline of one rank with these degrees, replicas (`copies`) and micro-batches (`count`) may fit and take
+        less than `below`.
+
+        The bounds are those of the group that begins with the first of the devices.
+        """
         if self.below is None:
             return True
         size, larger = divmod(self.costs.problem.batch, count)
@@ -56,7 +62,10 @@ class SeedBounds:
 
     @remembered
     def _states(self, parallel: Parallelism, copies: int, zero: Zero) -> float:
-        """Bytes of weights, gradients and states; copies: parts of contexts of all replicas."""
+        """Lower bound on bytes of weights, gradients and optimizer states per device.
+
+        copies: replicas times parts of the context
+        """
         layers, problem = self.costs.at(parallel), self.costs.problem
         held = layers.weight_elements(range(len(problem.workload)))
         divided = held + (parallel.expert - 1) * float(layers.expert_parameters.sum())
@@ -64,14 +73,14 @@ class SeedBounds:
 
     @remembered
     def _kept(self, parallel: Parallelism) -> float:
-        """Bytes per sample that are kept of all layers from forward to backward."""
+        """Lower bound on bytes per sample that all layers keep from forward to backward."""
         layers = range(len(self.costs.problem.workload))
         return stage_stash(self.costs.at(parallel), layers, self.policy).kept * (1.0 - SAFE)
 
     def _is_slow_at_once(self, parallel: Parallelism, copies: int, below: float) -> bool:
-        """Whether it is too slow even if each sample took what it takes where the whole batch is passed at once.
+        """Whether a pipeline takes `below` seconds even if every sample ran at the rate of the whole batch in one pass.
 
-        Parts of a context take no less together than fewer and larger ones, which are asked first.
+        Context-parallel degrees that divide this one are asked first: their larger parts take no more seconds in all.
         """
         problem, parts = self.costs.problem, parallel.context
         if not problem.cluster.devices[self.groups(parallel.tensor)[0][0]].sublinear or problem.workload.measured:
@@ -83,7 +92,9 @@ class SeedBounds:
 
     @remembered
     def _passes(self, parallel: Parallelism, samples: int) -> float:
-        """Seconds of a forward and a backward of the whole network, beside none but what divides its experts."""
+        """Lower bound on the seconds of a forward and a backward of the whole network for so many samples, without communication
+        but for what divides the experts.
+        """
         tensor, context, expert = parallel
         groups = self.groups(tensor)[: expert // gcd(expert, context) * context]
         devices = tuple(device for one in groups for device in one)

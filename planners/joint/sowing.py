@@ -1,7 +1,7 @@
-"""Sowing: plans from which a joint search begins.
+"""Sowing: the plans that a joint search replays before its first descent.
 
-Plans of the planners that search a part of the decisions; replicas of the whole network; the fastest pipelines of the niches
-that estimates find most promising; and the quickest seeds of several ranks, where there is nothing better.
+They are plans of the planners that search a part of the decisions; replicas of the whole network; the fastest pipelines of the
+niches that estimates find most promising; and, where nothing better is known, seeds of several ranks.
 """
 
 from __future__ import annotations
@@ -22,33 +22,35 @@ from planners.search.request import Request
 from simulator import InfeasiblePlanError, Plan, Problem, Recompute
 
 SOWN, OF_SEEDS = 32, 0.15
-"""Seeds that are replayed, at most, and the part of the work that they may take."""
+"""SOWN: seeds that are replayed, at most; OF_SEEDS: share of the first round's work that they may take."""
 
 OF_OTHERS = 8
-"""Plans of other schedules, the fastest, whose stages are replayed under the one that is asked for."""
+"""Plans of other schedules, the fastest, whose stages are replayed under the schedule that is asked for."""
 
 NICHED_ON = 32
 """Devices up to which niches are climbed."""
 
 NICHES, BEGUN_BELOW, CLIMBED_BELOW = 24, 2.0, 1.2
-"""Niches that are climbed, at most, and how far above the fastest plan their estimates may be to begin with and to climb."""
+"""NICHES: niches that are climbed, at most; BEGUN_BELOW, CLIMBED_BELOW: estimated seconds per second of the fastest plan, at
+most, of a niche that is listed and of one that is climbed.
+"""
 
 OF_NICHES = 1.8
-"""Work that climbs of niches may take, per work of the first round, which it comes beside."""
+"""Work that climbs of niches may take beside the first round, per work of that round."""
 
 Part = Callable[[Problem, Request], Planner | None]
-"""(problem, request) -> a planner whose plans are begun with; None where it plans none of what is asked for."""
+"""(problem, request) -> a planner whose plans the search begins with; None where it can plan nothing that is asked for."""
 
 
 class Sowing:
-    """What one search begins with."""
+    """The plans that one search begins with. parts: planners that are asked first"""
 
     def __init__(self, state: SearchState, parts: tuple[Part, ...]) -> None:
         self.state, self.parts = state, parts
         self.climbs_niches = len(state.problem.cluster.devices) <= NICHED_ON and not state.boards
 
     def begin(self, rng: np.random.Generator) -> InfeasiblePlanError | None:
-        """Replay the plans to begin with; why the last of the parts that found none did not."""
+        """Replay the plans to begin with; the refusal of the last of the parts that found no plan, None if none refused."""
         refusal = self._of_parts(self.state.request, rng)
         if not self.state.few and not self.state.replayed():
             self._of_other_schedules(rng)
@@ -58,7 +60,9 @@ class Sowing:
         return refusal
 
     def _of_parts(self, request: Request, rng: np.random.Generator) -> InfeasiblePlanError | None:
-        """Let the other planners replay their plans; why the last of them that found none did not."""
+        """Let the other planners search and replay their plans; the refusal of the last that found no plan, None if none
+        refused.
+        """
         refusal = None
         for part in self.parts:
             planner = part(self.state.problem, request)
@@ -72,7 +76,9 @@ class Sowing:
         return refusal
 
     def _of_other_schedules(self, rng: np.random.Generator) -> None:
-        """Replay pipelines under the schedule that is asked for which the other planners find under those that they plan."""
+        """Plan with the other planners under any schedule, and replay the stages of their fastest plans under the schedule that
+        is asked for.
+        """
         self._of_parts(replace(self.state.request, schedule=None), rng)
         others = self.state.evaluate.replayed
         for plan in sorted(others, key=lambda one: others[one].key)[:OF_OTHERS]:
@@ -82,8 +88,8 @@ class Sowing:
                     self.state.done += ops_replayed(other)
 
     def sow(self) -> None:
-        """Replay seeds: those of one rank that may be the fastest, and lead below what is to be beaten; of several ranks the
-        quickest of each and its group, on many devices only where nothing fits yet.
+        """Replay seeds: of one rank those that may be the fastest, with looped stages as well where the stack runs these; then
+        the fastest of niches; and seeds of several ranks where nothing fits yet, or on few boards.
         """
         state = self.state
         most = state.done + OF_SEEDS * min(state.most, FIRST_ROUND * WORK_PER_SECOND)
@@ -99,8 +105,9 @@ class Sowing:
             self.sow_pipelines(least, most)
 
     def _sow_looped(self, least: Key, most: float) -> Key:
-        """Replay again, with several stages each, the replicas of the whole network that were replayed: gradients of later stages
-        are then reduced behind backwards of earlier ones. As `_replay_rising`.
+        """Replay the replicas of the whole network again with LOOPED stages each, and return the least key after that.
+
+        Gradients of the later stages are then reduced while earlier stages run backward. Arguments as of `_replay_rising`.
         """
         replayed, alone = self.state.replayed(), dict[object, Pipeline]()
         for plan in sorted(replayed, key=lambda one: replayed[one].key):
@@ -111,7 +118,9 @@ class Sowing:
         return self._replay_rising(looped, least, most)
 
     def _replay_rising(self, seeds: Iterable[Pipeline], least: Key, most: float) -> Key:
-        """Replay by rising quick replay what may undercut the least key, until so much work is done; the least key after that."""
+        """Replay seeds in rising order of their quick replays while these are below the least key and less than `most` work is
+        done; the least key after that.
+        """
         for quick, _, seed, plan, _ in self.state.rising(
             each for one in seeds for each in self.state.waiting(one, least)
         ):
@@ -121,12 +130,14 @@ class Sowing:
         return least
 
     def _sow_niches(self, least: Key) -> None:
-        """Replay the fastest pipelines of the most promising niches, by what estimates of their placement err at least; those
-        that do not fit with more recomputation.
+        """Climb the most promising niches and replay where the climbs end; what exceeds memory also with more recomputation.
+
+        Niches stand in the order of their estimated seconds, times the least error that estimates of the same placement had so
+        far. least: key of the best plan so far
         """
         state = self.state
-        words = sorted(state.moves.words, key=state.moves.again_seconds)
-        niches, errors = Niches(state.moves, state.climbs, words[0]), dict[str, float]()
+        policies = sorted(state.moves.policies, key=state.moves.recompute_seconds)
+        niches, errors = Niches(state.moves, state.climbs, policies[0]), dict[str, float]()
         waiting = list(niches.begun(inf if least[0] else least[1] * BEGUN_BELOW))
         most = OF_NICHES * min(state.most, FIRST_ROUND * WORK_PER_SECOND)
         for _ in range(min(NICHES, len(waiting))):
@@ -143,13 +154,15 @@ class Sowing:
                 errors[niche.placement] = min(errors.get(niche.placement, inf), max(1.0, known.key[1] / seconds))
                 least = min(least, known.key)
                 if known.key[0] and (least[0] or known.key[1] < least[1] * CLIMBED_BELOW):
-                    least = min(least, self._with_more_again(there, words[1:]))
+                    least = min(least, self._with_more_recomputation(there, policies[1:]))
 
-    def _with_more_again(self, one: Pipeline, words: Iterable[Recompute]) -> Key:
-        """The key of the first of some policies with which a pipeline fits, climbed with it; else of the last."""
+    def _with_more_recomputation(self, pipeline: Pipeline, policies: Iterable[Recompute]) -> Key:
+        """The key of a pipeline under the first of these policies with which it fits, else under the last; its cuts are climbed
+        under each.
+        """
         known = None
-        for word in words:
-            other = replace(one, recompute=((word, 0),) * one.stages)
+        for policy in policies:
+            other = replace(pipeline, recompute=((policy, 0),) * pipeline.stages)
             there = self.state.climbs.climbed(other)
             known = self.state.known(other if there is None else there[1]) or known
             if known is not None and not known.key[0]:
@@ -157,7 +170,11 @@ class Sowing:
         return (inf, inf) if known is None else known.key
 
     def sow_pipelines(self, least: Key, most: float, *, looked_at: float = inf) -> None:
-        """Replay the quickest seeds of each several ranks and groups, until so much work is done, and look at no more of them."""
+        """Replay the quickest seed of each choice of several ranks and degrees, until `most` work is done (or further while
+        nothing fits).
+
+        looked_at: work at which no further seed is looked at
+        """
         seeds = takewhile(lambda _: self.state.done < looked_at, self.state.moves.seeds(least=2))
         quickest = dict[tuple[object, ...], tuple[Pipeline, Plan]]()
         looks = (each for one in seeds for each in self.state.waiting(one, (0.0, inf)))

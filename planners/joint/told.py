@@ -1,4 +1,4 @@
-"""Told: what a joint search says of its answer beside other plans that it replayed: simpler ones, and other decisions."""
+"""Notes of a joint search on its answer beside other plans that it replayed: simpler ones, and those that decide otherwise."""
 
 from __future__ import annotations
 
@@ -19,18 +19,24 @@ USUAL = (*SIMPLE, "interleaved-1f1b")
 """Families that common frameworks run."""
 
 WITHIN = 0.01
-"""Part of an answer's seconds by which a simpler plan may be slower to be told of: far below the error of any prediction."""
+"""Share of an answer's seconds by which a simpler plan may be slower and still be noted: far below the error of any
+prediction.
+"""
 
 NEAREST = 5
-"""Other decisions that are named, those that lose least."""
+"""Decisions, those that lose least if made otherwise, which the text of a note names."""
 
 Replays = Mapping[Plan, Score]
-"""Plans that fit, the answer among them, and their scores."""
+"""Plans that fit, the answer among them, with their scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnOrder(Note):
-    """What a searched order of ops gains over the fastest family of the same stages and micro-batches that was replayed."""
+    """What an order of ops that was searched gains over the fastest replayed schedule family of the same stages and
+    micro-batches.
+
+    family: that schedule family; family_seconds: of its iteration
+    """
 
     family: str
     family_seconds: float
@@ -38,7 +44,10 @@ class OwnOrder(Note):
 
 @dataclass(frozen=True, slots=True)
 class SimplerPlan(Note):
-    """The simplest plan that was replayed and is slower by no more than WITHIN, in a line, and its seconds."""
+    """The simplest replayed plan that is slower by no more than WITHIN.
+
+    simpler: the plan in a line; simpler_seconds: of its iteration
+    """
 
     simpler: str
     simpler_seconds: float
@@ -46,7 +55,10 @@ class SimplerPlan(Note):
 
 @dataclass(frozen=True, slots=True)
 class NextBest(Note):
-    """By decision what the fastest plan that was replayed and decides otherwise has instead, and by what part it is slower."""
+    """What the answer loses with each decision made otherwise, by the fastest replayed plan that does.
+
+    next_best: by decision, what that plan has; next_best_loses: by decision, the share by which it is slower
+    """
 
     next_best: dict[str, str]
     next_best_loses: dict[str, float]
@@ -54,18 +66,22 @@ class NextBest(Note):
 
 @dataclass(frozen=True, slots=True)
 class Unordered(Note):
-    """Beside an answer under a schedule that was asked for the fastest plan that needs none, in a line, and its seconds."""
+    """The fastest plan without a pipeline, beside an answer under a schedule that was asked for.
+
+    unordered: the plan in a line; unordered_seconds: of its iteration
+    """
 
     unordered: str
     unordered_seconds: float
 
 
 def complexity(plan: Plan) -> int:
-    """How much of a plan an engineer would rather do without: of two plans that are as fast the one with less is the answer.
+    """Number of things in a plan that an engineer would rather do without: of equally fast plans the one with fewest is the
+    answer.
 
-    An order of its own counts most; then families by how many frameworks run them; then one each: recomputation, replicas and
-    micro-batches that are not alike, weights that replicas divide (ZeRO 3), ZeRO among part of them, options of the schedule,
-    layers that stages share.
+    An order of its own counts 3, a family that common frameworks do not run 2, one that not every framework runs 1. One each
+    count: recomputation, replicas and micro-batches that are not alike, weights that replicas divide (ZeRO 3), ZeRO over part of
+    the replicas, options of the schedule, layers that stages share.
     """
     schedule = (
         3 if plan.order else 0 if len(plan.stages) == 1 or plan.schedule in SIMPLE else 1 + (plan.schedule not in USUAL)
@@ -76,7 +92,7 @@ def complexity(plan: Plan) -> int:
 
 
 def own_order(plan: Plan, replayed: Replays) -> OwnOrder | None:
-    """The note of a plan that has an order of its own."""
+    """The note on an answer with an order of ops of its own; None for others, or where no family ran the same stages."""
     if not plan.order:
         return None
     alike = [
@@ -94,7 +110,9 @@ def own_order(plan: Plan, replayed: Replays) -> OwnOrder | None:
 
 
 def simpler_plan(problem: Problem, plan: Plan, replayed: Replays) -> SimplerPlan | None:
-    """The note of the simplest plan that is nearly as fast, the fastest of these; None where the answer is as simple."""
+    """The note on the simplest plan that is nearly as fast, the fastest of equally simple ones; None where the answer is as
+    simple.
+    """
     seconds = replayed[plan].iteration_seconds
     near = [one for one, score in replayed.items() if score.iteration_seconds <= seconds * (1.0 + WITHIN)]
     simplest = min(near, key=lambda one: (complexity(one), replayed[one].key))
@@ -105,13 +123,13 @@ def simpler_plan(problem: Problem, plan: Plan, replayed: Replays) -> SimplerPlan
 
 
 def passes_devices(plan: Plan) -> bool:
-    """Whether a plan has several ranks, which pass data to each other as a schedule says."""
+    """Whether a plan has several ranks, so that a schedule orders how data pass between them."""
     return len({stage.devices for stage in plan.stages}) > 1
 
 
 def unordered(problem: Problem, plan: Plan, evaluate: Evaluator) -> Note | None:
-    """The note of an answer under a schedule that was asked for: of one rank that no other was found; else the fastest plan of
-    one rank, if it is faster.
+    """The note on an answer under a schedule that was asked for: that no pipeline fits, if the answer is of one rank, else the
+    fastest plan of one rank, if that is faster; None otherwise.
     """
     word = problem.device_word
     if not passes_devices(plan):
@@ -134,7 +152,10 @@ def unordered(problem: Problem, plan: Plan, evaluate: Evaluator) -> Note | None:
 
 
 def next_best(problem: Problem, plan: Plan, replayed: Replays) -> NextBest | None:
-    """The note of what other decisions lose, least first: of those that lose anything, without layers of stages."""
+    """The note on what the answer loses with each decision made otherwise, least first; None where it loses nothing by any.
+
+    Layers of stages are left out, as are plans that are no slower.
+    """
     seconds = replayed[plan].iteration_seconds
     found = [
         one
@@ -155,6 +176,6 @@ def next_best(problem: Problem, plan: Plan, replayed: Replays) -> NextBest | Non
 
 
 def _slower(seconds: float, best: float) -> str:
-    """By how much one plan is slower than another, in words."""
+    """By what share a plan is slower than the best, in words."""
     part = seconds / best - 1.0
     return f"{percent(part, '.0f' if part >= 0.1 else '.2g')} slower" if part > 0 else "as fast"

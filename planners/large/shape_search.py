@@ -25,7 +25,14 @@ from planners.large.closed_form import ClosedForm, DividedShape, chunk_blocks
 from planners.large.shape_bounds import ShapeBounds
 from planners.large.shape_order import ShapeOrder
 from planners.large.shapes import Shape, Wanted, grid
-from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups, ranks_of, searched_counts
+from planners.search.candidates import (
+    asked_degrees,
+    asked_policies,
+    asked_zeros,
+    device_groups,
+    ranks_of,
+    searched_counts,
+)
 from planners.search.evaluator import Evaluator, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from planners.search.notes import Note
@@ -134,7 +141,7 @@ def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
         "microbatches": [count for count in searched_counts(problem) if batch % count == 0],
         "stages": sorted({ranks * held for ranks in range(1, devices + 1) for held in chunks}),
         "chunks": range(1, 9),
-        "recompute": asked_words(problem, request),
+        "recompute": asked_policies(problem, request),
         **{name: asked_degrees(problem, Request(), option=name) for name in ("tensor", "context", "expert")},
         "zero": asked_zeros(problem, Request()),
     }
@@ -192,7 +199,7 @@ class _ShapeSearch:
         blocks = like_blocks(problem.workload)
         assert blocks is not None  # as `inapplicable` says
         self.blocks, request = blocks, planner.request
-        self.form = ClosedForm(problem, blocks, asked_words(problem, request), asked_zeros(problem, request))
+        self.form = ClosedForm(problem, blocks, asked_policies(problem, request), asked_zeros(problem, request))
         self.shapes = grid(
             asked_degrees(problem, request),
             lambda degree: len(self.form.devices.groups(degree)),

@@ -15,7 +15,7 @@ from planners.estimate.like_blocks import like_blocks
 from planners.mixed.cluster_space import MOST_SAMPLES, Choices, ClusterSpace
 from planners.mixed.label_search import EXACT, FoundPipelines, search
 from planners.mixed.space import MixedPipeline
-from planners.search.candidates import asked_degrees, asked_words, asked_zeros, searched_counts
+from planners.search.candidates import asked_degrees, asked_policies, asked_zeros, searched_counts
 from planners.search.evaluator import Evaluator, fitting
 from planners.search.notes import Note
 from planners.search.request import Request
@@ -93,7 +93,7 @@ def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
     """Values that a search tries for decisions that the request leaves open."""
     return {
         "microbatches": searched_counts(problem),
-        "recompute": asked_words(problem, request),
+        "recompute": asked_policies(problem, request),
         "tensor": group_degrees(problem),
         "zero": get_args(Zero),
     }
@@ -102,7 +102,7 @@ def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
 def _choices(problem: Problem, request: Request) -> list[Choices]:
     """Choices of plans, per ZeRO stage; ValueError for invalid options."""
     degrees = asked_degrees(problem, request)
-    policies = asked_words(problem, request)
+    policies = asked_policies(problem, request)
     first, *others = (Choices(degrees, policies, zero, request.microbatches) for zero in asked_zeros(problem, request))
     return [first, *(replace(one, fewest_replicas=2) for one in others)]  # one replica divides nothing
 

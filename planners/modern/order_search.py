@@ -29,7 +29,7 @@ from planners.scheduler.search import (
 from planners.search.candidates import (
     FEW_SAMPLES,
     MOST_OPS,
-    asked_words,
+    asked_policies,
     counts_by_size,
     devices_in_order,
     one_a_device,
@@ -221,7 +221,7 @@ def searched_together(problem: Problem, request: Request) -> dict[str, tuple[Any
         "microbatches": tuple(tried_counts(problem, len(stages), every=True)),
         "stages": tuple(stages),
         "chunks": tuple(sorted(count for count in chunks if count <= layers)),
-        "recompute": asked_words(problem, request),
+        "recompute": asked_policies(problem, request),
         "placement": tuple(name for name in TRIED if USUAL_CHUNKS[name] <= layers),
     }
 
@@ -237,7 +237,7 @@ class _Layouts:
     def __init__(self, planner: OrderSearch, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> None:
         self.planner, self.problem, self.evaluate, self.rng = planner, problem, evaluate, rng
         self.costs = LayoutCosts(evaluate.layer_costs)
-        self.words = asked_words(problem, planner.request)
+        self.words = asked_policies(problem, planner.request)
         self.orders = 0
         self.work = WORK if planner.climbs else inf  # what does not climb compares all that it begins with
         self._values: dict[Layout, tuple[float, float]] = {}
@@ -290,7 +290,7 @@ class _Layouts:
         How many of these are compared depends on the request alone.
         """
         found = [layout for layout in explored if self.meets(layout, asked)]
-        known, work, words = frozenset(found), WORK // BEGUN, asked_words(self.problem, asked)
+        known, work, words = frozenset(found), WORK // BEGUN, asked_policies(self.problem, asked)
         for shape in sorted(self._shapes(asked), key=self._estimate):
             if work <= 0 and not all(self.costs.missing_bytes(layout) for layout in found):
                 break

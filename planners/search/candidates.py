@@ -125,7 +125,7 @@ def asked_zeros(problem: Problem, request: Request, default: tuple[Zero, ...] = 
     return tuple(sorted(set(asked)))
 
 
-def asked_words(problem: Problem, request: Request) -> tuple[Recompute, ...]:
+def asked_policies(problem: Problem, request: Request) -> tuple[Recompute, ...]:
     """Recompute policies to choose from: the requested ones, else the problem's, else all that its stack runs."""
     if request.recompute is not None:
         return (request.recompute,)

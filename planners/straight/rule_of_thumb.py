@@ -9,7 +9,7 @@ import numpy as np
 
 from hardware_profiles import counted
 from planners.estimate.like_blocks import like_blocks
-from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups, ranks_of
+from planners.search.candidates import asked_degrees, asked_policies, asked_zeros, device_groups, ranks_of
 from planners.search.evaluator import Evaluator, best_plan
 from planners.search.request import Request
 from simulator import InfeasiblePlanError, Plan, Problem, Recompute, equal_microbatches, stages_from_cuts
@@ -56,7 +56,7 @@ class HandMadeLayout:
         while problem.stack.runs.pipeline and degrees[-1] * ranks <= len(problem.cluster.devices):
             shapes.append((degrees[-1], ranks))
             ranks *= 2
-        for words in asked_words(problem, self.request):
+        for words in asked_policies(problem, self.request):
             for degree, count in shapes:
                 yield from self._of_shape(problem, degree, count, words)
 

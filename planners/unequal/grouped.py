@@ -18,7 +18,7 @@ import numpy as np
 from hardware_profiles import gibibytes
 from planners.estimate.memory import lacks_room
 from planners.partitioning.equal_partition import equal_partition
-from planners.search.candidates import asked_words, devices_in_order
+from planners.search.candidates import asked_policies, devices_in_order
 from planners.search.evaluator import Evaluator, best_plan
 from planners.search.memory_retry import missing_bytes, within_memory
 from planners.search.notes import Note
@@ -178,7 +178,7 @@ def granularity(problem: Problem, request: Request) -> int:
 
 def words(problem: Problem, request: Request) -> tuple[Recompute, ...]:
     """Whether stages store their activations, but for those whose sizes differ, or run forward again: what may be tried."""
-    return tuple(word for word in asked_words(problem, request) if word in ("none", "whole"))
+    return tuple(word for word in asked_policies(problem, request) if word in ("none", "whole"))
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:

@@ -17,7 +17,7 @@ from planners.mixed.cluster_space import Choices, ClusterSpace
 from planners.mixed.label_search import FoundPipelines, search
 from planners.mixed.pipeline_search import MixedPipelines, has_kinds
 from planners.mixed.space import MixedPipeline, Variant
-from planners.search.candidates import asked_words
+from planners.search.candidates import asked_policies
 from simulator import InfeasiblePlanError, Problem, Zero, group_degrees, load_workload, simulate, workload_from_spec
 from simulator.workloads.language_models import Gpt, Llama
 from simulator.workloads.synthetic import uniform_chain
@@ -72,7 +72,7 @@ def space(problem: Problem, zero: Zero = 0) -> ClusterSpace:
     """All of a problem's pipelines."""
     blocks = like_blocks(problem.workload)
     assert blocks is not None
-    choices = Choices(group_degrees(problem), asked_words(problem, Request()), zero)
+    choices = Choices(group_degrees(problem), asked_policies(problem, Request()), zero)
     return ClusterSpace(problem, blocks, choices, {})
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hardware_profiles import Runs, Stack, load_cluster
 from planners import Request, make_plan
-from planners.search.candidates import asked_words
+from planners.search.candidates import asked_policies
 from planners.straight.rule_of_thumb import HandMadeLayout
 from simulator import InfeasiblePlanError, Problem, recompute_words, workload_from_spec
 from simulator.workloads.language_models import Gpt
@@ -94,7 +94,7 @@ def test_layouts_come_in_the_order_of_the_rule(cluster: str, shapes: list[tuple[
     ]
     words = list(dict.fromkeys(word for word, *_ in found))
     assert words[0] == "none"
-    assert set(words) == set(asked_words(asked, Request()))
+    assert set(words) == set(asked_policies(asked, Request()))
     assert found == [(word, *shape, samples) for word in words for shape in shapes for samples in (4, 2, 1)]
     for plan in HandMadeLayout().layouts(asked):
         blocks = [len({asked.workload.layers[one].block for one in stage.layers} - {0}) for stage in plan.stages]

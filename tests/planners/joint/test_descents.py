@@ -62,8 +62,8 @@ def test_orders_for_their_own_seconds_do_not_crowd_out_others() -> None:
     def found(many: Plan) -> Pipeline | None:
         waiting = [(0.5, number, one, many, 1.0) for number in range(PATIENCE)]
         last = (0.6, len(waiting), better, better.plan(asked, "by hand"), 1.0)
-        search.state.whole = {many, last[3]}  # their quick replays are known
-        search.state.quickly = {one: {many: 0.5}, better: {last[3]: 0.6}}
+        search.state.quick_replayed = {many, last[3]}  # their quick replays are known
+        search.state.quick_seconds = {one: {many: 0.5}, better: {last[3]: 0.6}}
         scores = Mock(evaluations=0, judge=None)
 
         def score(plan: Plan) -> Score:

@@ -253,7 +253,7 @@ def test_moves_keep_to_what_the_stack_runs() -> None:
     words = (("none", 0),) * 2
     two = replace(one, schedule="1f1b", ranks=((0,), (1,)), cuts=(50,), recompute=words, group=1)
     for unlike, several in ((True, {1, 2}), (False, {2})):
-        more = moves(unlike_recompute=unlike).with_more_again(two, 0)
+        more = moves(unlike_recompute=unlike).with_more_recomputation(two, 0)
         assert {sum(policy != "none" for policy, _ in each.recompute) for each in more} == several
 
 

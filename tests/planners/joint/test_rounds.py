@@ -67,12 +67,12 @@ def test_searches_take_the_course_that_they_took(name: str, recorded: Recorded) 
     recorded(
         work=work,
         looked_at=[
-            len(search.state.quickly),
-            len(search.state.whole),
+            len(search.state.quick_seconds),
+            len(search.state.quick_replayed),
             len(search.descents.passed),
             next(search.state.numbers),
         ],
-        quickly=sums(np.array([each for one in search.state.quickly.values() for each in one.values()])),
+        quickly=sums(np.array([each for one in search.state.quick_seconds.values() for each in one.values()])),
         replayed=[*map(sums, replayed.T)],
         best=[*shape(best), best.zero, best.recompute, bool(best.order)],
         starts=[[one.schedule, one.cuts, one.microbatches] for one in search.descents.starts()],

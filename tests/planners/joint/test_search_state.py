@@ -23,7 +23,7 @@ def test_what_is_looked_at_is_replayed_quickly_where_it_may_be_the_next() -> Non
     quick = sorted((every.quick(plan), number) for _, number, _, plan, _ in least)
     known = [(seconds, number) for seconds, number, *_ in islice(first.rising(least), 5)]
     assert known == quick[:5]
-    assert 5 <= len(first.whole) < len(least) // 2
+    assert 5 <= len(first.quick_replayed) < len(least) // 2
     rest = [(seconds, number) for seconds, number, *_ in first.rising(least)]
     assert rest == [one for one in quick if one[0] < limit[1]]
     assert len(rest) < len(least)
