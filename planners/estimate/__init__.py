@@ -1,1 +1,3 @@
-"""Estimate: seconds and bytes of stages in closed form, which searches rank candidates by; replays judge the best of them."""
+"""Estimate: seconds and bytes of stages in closed form, by which searches rank candidates before replays judge the best of
+them.
+"""

@@ -11,9 +11,10 @@ from simulator import Workload
 
 @dataclass(frozen=True, slots=True)
 class LikeBlocks:
-    """The longest run of like blocks of a network. Stages hold whole blocks; the first and the last one also the other layers.
+    """The longest run of like blocks of a network. Stages hold whole blocks; the first and the last stage also the layers around
+    the run.
 
-    before: layers in front of the run; size: layers of each block; count: blocks; layers: of the network
+    before: layers in front of the run; size: layers of each block; count: blocks; layers: of the whole network
     """
 
     before: int
@@ -23,18 +24,22 @@ class LikeBlocks:
 
     @property
     def ends(self) -> tuple[bool, bool]:
-        """Whether there are layers in front of the run, and behind it."""
+        """Whether there are layers in front of the run, and whether there are layers behind it."""
         return self.before > 0, self.layers > self.before + self.count * self.size
 
     def range(self, first: int, end: int) -> tuple[int, ...]:
-        """Layers of the blocks first..end - 1: the first with those in front of the run, the last with those behind it."""
+        """Layers of a stage of blocks `first` to `end` - 1, with those in front of the run if it has the first block, behind it
+        if the last.
+        """
         begin = 0 if first == 0 else self.before + first * self.size
         stop = self.layers if end == self.count else self.before + end * self.size
         return tuple(range(begin, stop))
 
 
 def like_blocks(workload: Workload) -> LikeBlocks | None:
-    """The longest run of like blocks, the first of equally long ones; None if no two blocks in a row are alike."""
+    """The longest run of like blocks of a network, the first of equally long ones; None if no two neighbouring blocks are
+    alike.
+    """
     best: LikeBlocks | None = None
     runs: list[tuple[object, int, int, int]] = []  # what its blocks are, first layer, layers of a block, blocks
     figures = attrgetter(*({one.name for one in fields(workload.layers[0])} - {"name", "block"}))
@@ -53,7 +58,9 @@ def like_blocks(workload: Workload) -> LikeBlocks | None:
 
 
 def shortened(workload: Workload, blocks: LikeBlocks, count: int) -> Workload:
-    """The network with only the first `count` blocks of the run; readers of the last block read the last of these."""
+    """The network with only the first `count` blocks of the run; layers that read an output of the last block read that of the
+    last kept.
+    """
     left_out = (blocks.count - count) * blocks.size
     end = blocks.before + count * blocks.size
 

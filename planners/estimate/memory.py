@@ -1,8 +1,9 @@
-"""Memory: bytes per device of stages, in closed form, and what schedules keep in flight. No other module of the planners counts.
+"""Memory: bytes per device of stages, in closed form, and numbers of micro-batches in flight. Planners count bytes nowhere else.
 
 A device holds weights, gradients and optimizer states (divided among replicas as the ZeRO stage says), what each micro-batch in
 flight leaves behind in its stages, the most that a backward makes again, and the gradients of products before they are added up.
-Buffers of transfers are not counted: where they are wanted a caller adds one boundary tensor, else these are bounds.
+Without the buffers of transfers, which only a replay knows, these are lower bounds; a caller that wants an estimate adds one
+boundary tensor.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from simulator import (
 )
 
 ROUNDING = 1e-12
-"""Relative tolerance: more than the rounding of a sum of the same numbers in another order."""
+"""Relative tolerance of comparisons: more than the rounding of a sum of the same numbers in another order."""
 
 SAFE = 1e-9
-"""Relative slack of bounds in memory that rule plans out."""
+"""Relative slack by which lower bounds in memory are eased before they rule plans out."""
 
 _FORWARD = int(OpKind.FORWARD)
 _FREEING = int(OpKind.BACKWARD), int(OpKind.WEIGHT_GRADIENT)
@@ -52,9 +53,10 @@ _FREEING = int(OpKind.BACKWARD), int(OpKind.WEIGHT_GRADIENT)
 def state_bytes(
     problem: Problem, zero: Zero | Integers, held: Floats, divided: Floats, copies: int | Integers
 ) -> Floats:
-    """Bytes of weights, gradients and optimizer states on each device.
+    """Bytes of weights, gradients and optimizer states on each device, shaped as `held`.
 
-    held: weight elements of a device; divided: those that `copies` replicas divide, as in `PlanCosts.divided_elements`
+    held: weight elements of each device; divided: how many of these elements `copies` replicas divide, as
+    `PlanCosts.divided_elements`
     """
     alone, halved = (
         np.array([problem.divided_state_bytes(one, of) for one in get_args(Zero)])[zero] for of in (np.inf, 2)
@@ -64,21 +66,26 @@ def state_bytes(
 
 
 def unit_bytes(problem: Problem, zero: Zero | Integers) -> Floats:
-    """Bytes per element of a unit that a device holds whole for a while: of gradients (ZeRO 2 and 3), and of weights (3)."""
+    """Bytes per element of a unit (weights that ZeRO gathers at once) that a device holds whole: of gradients (ZeRO 2 and 3) and
+    weights (3).
+    """
     return np.asarray(problem.element_bytes * (np.greater_equal(zero, 2) + 1.0 * np.equal(zero, 3)))
 
 
 def two_largest(units: Floats) -> Floats:
-    """Elements of the two largest units of each device, float64 [...]; units: of its stages, float64 [..., units]."""
+    """Elements of the two largest units of each device, float64 [...].
+
+    units: elements of each unit, float64 [..., units]
+    """
     return np.asarray(np.partition(units, -2, axis=-1)[..., -2:].sum(axis=-1))
 
 
 def room_for_stashes(
     costs: LayerCosts, devices: Sequence[int], held: Sequence[Sequence[tuple[int, int]]], made: Floats
 ) -> Floats:
-    """Bytes that each device has left for what its micro-batches keep, float64 [devices].
+    """Bytes of each device's memory that are left for activations of micro-batches in flight, float64 [devices].
 
-    held: ranges of layers of each device; made: the most that a backward makes again there, float64 [devices]
+    held: ranges of layers of each device; made: the most bytes that a backward there makes again at once, float64 [devices]
     """
     rooms = costs.rooms[list(devices)]
     states = [always_there(costs.problem, costs.range_elements(ranges)).sum() for ranges in held]
@@ -86,7 +93,7 @@ def room_for_stashes(
 
 
 def layer_bytes(costs: LayerCosts, samples: int) -> Floats:
-    """Bytes of each layer's weights, gradients and optimizer states, and of what it keeps of some samples, float64 [layers]."""
+    """Bytes of each layer's weights, gradients and optimizer states, and of its activations of some samples, float64 [layers]."""
     return costs.parameters * costs.member.state_bytes + costs.stashed_bytes * samples
 
 
@@ -94,14 +101,14 @@ def layer_bytes(costs: LayerCosts, samples: int) -> Floats:
 
 
 def most_in_flight(schedule: Schedule) -> Integers:
-    """Most micro-batches that each stage has in flight at once, on one device, int64 [stages]."""
+    """Most micro-batches that each stage has in flight at once, on one of its devices, int64 [stages]."""
     return most_held(schedule, np.ones(schedule.stages))[1]
 
 
 def most_held(schedule: Schedule, each: Floats) -> tuple[Floats, Integers]:
-    """Most that the stages of each rank hold at once, float64 [ranks], and `most_in_flight` of each stage.
+    """Most that the stages of each rank hold at once, float64 [ranks], and `most_in_flight` of each stage, int64 [stages].
 
-    each: what one micro-batch in flight holds in each stage, float64 [stages]
+    each: what one micro-batch in flight holds in each stage, in any unit, float64 [stages]
     """
     return _walk(schedule.offsets, schedule.stage, schedule.kind, each)
 
@@ -131,13 +138,16 @@ def _walk(offsets: Integers, stage: NDArray[np.int32], kind: NDArray[np.int8], e
 
 
 AHEAD = {"1f1b": 1, "1f1b-sno": 1, "eager-1f1b": 2, "1f1b-so": 2}
-"""Forwards of a stage's warm-up for each stage behind it, of schedules that then alternate."""
+"""Forwards of a stage's warm-up per stage behind it, of schedules that alternate forwards and backwards after the warm-up."""
 
 
 def in_flight_of(
     schedule: str, stages: int, microbatches: int, order: Callable[[], Schedule] | None = None
 ) -> Integers:
-    """`most_in_flight` of the order of a schedule, which need not be made for GPipe and those of AHEAD."""
+    """Most micro-batches that each stage of a schedule has in flight at once, int64 [stages].
+
+    order: makes the ops of the schedule; needed only of other schedules than GPipe and those of AHEAD
+    """
     if schedule == "gpipe":
         return np.full(stages, microbatches)
     if schedule in AHEAD:
@@ -147,30 +157,37 @@ def in_flight_of(
 
 
 def samples_in_flight(in_flight: Integers, batch: int, microbatches: int) -> Integers:
-    """Samples of so many micro-batches at most, as `equal_microbatches` divides a batch."""
+    """Most samples of `in_flight` micro-batches, where `equal_microbatches` divides the batch into `microbatches`; shaped as
+    `in_flight`.
+    """
     size, larger = divmod(batch, microbatches)
     return in_flight * size + np.minimum(in_flight, larger)
 
 
 def one_stage_in_flight(ahead: Integers | int, microbatches: Integers | int) -> Integers:
-    """Micro-batches that a stage of 1F1B has in flight at most, with `ahead` stages from itself to the last."""
+    """Most micro-batches in flight on a stage of 1F1B; ahead: stages from this one to the last, itself included"""
     return np.minimum(microbatches, ahead)
 
 
 def warm_up(
     rank: Integers, ranks: Integers | int, chunks: Integers | int, microbatches: Integers | int, group: Integers | int
 ) -> Integers:
-    """Forwards of a rank of interleaved 1F1B in groups of g before its first backward: 2 (p - 1 - r) + (v - 1) g, at most m v."""
+    """Forwards of a rank of interleaved 1F1B before its first backward: 2 (p - 1 - r) + (v - 1) g, at most m v.
+
+    p ranks, of which this is r, from 0; v chunks per rank; m micro-batches, in groups of g
+    """
     return np.minimum(2 * (ranks - 1 - rank) + (chunks - 1) * group, microbatches * chunks)
 
 
 def least_in_flight(
     rank: Integers, ranks: Integers | int, chunks: Integers | int, microbatches: Integers | int, group: Integers | int
 ) -> tuple[Floats, Floats, Floats]:
-    """Micro-batches in flight on a rank when it is fullest, of 1F1B and interleaved 1F1B, as lines in its like blocks, at least.
+    """Lower bounds on what a rank of n like blocks has in flight at its fullest, under 1F1B or interleaved 1F1B: factors of lines
+    in n.
 
-    (alike, fewest, less): of n blocks it has alike * n where its stages have equally many; alike * n + less where one stage has a
-    block less than the others; fewest * n however few one of them has. No stage has more than 2 g micro-batches in flight.
+    The unit is what one block keeps of one micro-batch. (alike, fewest, less): alike * n where all stages of the rank have
+    equally many blocks; alike * n + less where one has a block fewer than the others; fewest * n however few blocks one has. No
+    stage has more than 2 g micro-batches in flight.
     """
     several = np.greater(chunks, 1)
     ahead = np.minimum(warm_up(rank, ranks, chunks, microbatches, group) + 1, microbatches * chunks)
@@ -180,12 +197,12 @@ def least_in_flight(
 
 
 def in_flight(ranks: int, chunks: int, microbatches: int) -> Floats:
-    """Micro-batches in flight of each stage of each rank when the rank may be fullest, float64 [ranks, moments, chunks]: of 1F1B,
-    and with several chunks of interleaved 1F1B in the smallest groups.
+    """Micro-batches in flight of each stage of each rank, float64 [ranks, moments, chunks], at moments of which one is the
+    fullest.
 
-    After the forwards of its warm-up each further one has a backward behind it. With several chunks a group of micro-batches
-    passes each of them in turn, backwards in the other order; between the moments at which either begins another chunk what is
-    in flight changes evenly.
+    The schedule is 1F1B, or with several chunks interleaved 1F1B in the smallest groups. Behind the forwards of its warm-up each
+    further forward of a rank has a backward. With several chunks a group of micro-batches passes each of them in turn, backwards
+    in the other order; between the moments at which either begins another chunk the numbers in flight change evenly.
     """
     rank = np.arange(ranks)
     if chunks == 1:
@@ -215,7 +232,11 @@ def in_flight(ranks: int, chunks: int, microbatches: int) -> Floats:
 
 @kernel(inner=True, error_model="numpy", borrows=True)
 def in_flight_bytes(recompute: bool, flights: float, stash: float, entry: float) -> float:
-    """Bytes of mini-batches in flight on a stage: one that recomputes keeps the input of each, and the stash of one."""
+    """Bytes of activations of mini-batches in flight on a stage; with recomputation the input of each, and the whole stash of
+    one.
+
+    flights: mini-batches in flight; stash, entry: bytes of one's stash, and of its input
+    """
     return stash + flights * entry if recompute else flights * stash
 
 
@@ -223,10 +244,10 @@ def in_flight_bytes(recompute: bool, flights: float, stash: float, entry: float)
 
 
 class FlushedBytes(NamedTuple):
-    """Whole bytes of a stage under a flush, as a replay counts them, but for tensors on their way.
+    """Bytes of a stage under a flush, in whole bytes as a replay counts them, without tensors on their way between stages.
 
-    always: weights, gradients, optimizer states; stash: per sample, from its forward to its backward pass; inputs: per sample,
-    the same where the stage recomputes: it then makes the stash again for the block that runs backward
+    always: weights, gradients, optimizer states; stash: per sample, from its forward to its backward; inputs: per sample, in
+    place of the stash where the stage recomputes (it makes the stash again for the block of samples that runs backward)
     """
 
     always: float
@@ -235,26 +256,27 @@ class FlushedBytes(NamedTuple):
 
     @classmethod
     def of(cls, costs: LayerCosts, first: int, end: int) -> FlushedBytes:
-        """Bytes of layers `first` to `end` - 1, which store their activations or their input."""
+        """Bytes of a stage of layers `first` to `end` - 1."""
         layers = range(first, end)
         always = float(always_there(costs.problem, costs.weight_elements(layers)).sum())
         always += gradient_in_work(costs, layers)
         return cls(always, stage_stash(costs, layers, "none").kept, float(np.ceil(costs.cut_bytes[first])))
 
     def stored(self, samples: int) -> float:
-        """Most that a stage holds which stores what `samples` samples leave behind."""
+        """Most bytes of a stage that stores its activations, with so many samples in flight."""
         return self.always + samples * self.stash
 
     def recomputed(self, samples: int, block: int) -> float:
-        """Most that a stage holds which recomputes, in backward blocks of so many samples."""
+        """Most bytes of a stage that recomputes, with so many samples in flight, in backwards of `block` samples."""
         return self.always + samples * self.inputs + block * self.stash
 
     def at_the_turn(self, samples: int, sizes: Integers, sent: float, *, again: bool) -> tuple[Floats, Floats]:
-        """Bytes of a stage, by its block size, when its last forward ends and when its first backward begins.
+        """Bytes of a stage when its last forward ends, and when its first backward begins, each by block size, float64 [sizes].
 
-        sent: bytes per sample of its outputs; again: it recomputes
-        All samples are stashed then. Beside them are the outputs of the last block, which have not arrived; and later all
-        gradients that the backward needs, and then what it recomputes.
+        samples: of the mini-batch, all in flight at the turn; sizes: samples per op; sent: bytes per sample of its outputs;
+        again: it recomputes
+        Beside what is in flight are the outputs of the last block, which have not arrived; later all gradients that the backward
+        needs, and then what it recomputes.
         """
         kept = self.recomputed(samples, 0) if again else self.stored(samples)
         outputs = np.ceil(sent * ((samples - 1) % sizes + 1))
@@ -262,12 +284,12 @@ class FlushedBytes(NamedTuple):
 
 
 def most_bytes(costs: PlanCosts, in_flight: Sequence[int]) -> list[float]:
-    """Bytes that a device of each stage holds at most, whatever comes first; of a flushed plan with one stage per device, whole
-    backwards, and replicas that are devices which divide nothing.
+    """Upper bound on the bytes of a device of each stage: of a flushed plan with one stage per device, full backwards, and
+    replicas of one device each that divide no states.
 
     in_flight: micro-batches of each stage, as `most_in_flight`
-    What a micro-batch in flight on a stage sends to the next one is on its way, or waits there, or its gradient is or does: once
-    on either. A tensor is a whole number of bytes for each sample, and one byte more for each of its parts.
+    What a micro-batch in flight on a stage sends to the next one is on its way or waits there, or its gradient is or does: it
+    counts once on either stage. A tensor is a whole number of bytes per sample, and one byte more for each of its parts.
     """
     plan, most = costs.plan, max(costs.plan.microbatches)
     sent = [
@@ -284,7 +306,9 @@ def most_bytes(costs: PlanCosts, in_flight: Sequence[int]) -> list[float]:
 
 
 def stage_begins(problem: Problem) -> Integers:
-    """Layers that a stage may begin at, rising, and the number of layers: where its stack does not cut blocks none inside one."""
+    """Layers at which a stage may begin, rising, then the number of layers, int64; none inside a block where the stack cuts no
+    blocks.
+    """
     blocks = np.array([layer.block for layer in problem.workload.layers])
     inside = (blocks[1:] > 0) & (blocks[1:] == blocks[:-1])
     if problem.stack.runs.cut_blocks:
@@ -293,14 +317,15 @@ def stage_begins(problem: Problem) -> Integers:
 
 
 class RangeBytes(NamedTuple):
-    """What stages of layers i to j - 1 need on a device under the recompute policy of a problem, but for copies of tied weights
-    (`copied_bytes`); L layers.
+    """Bytes that a stage of layers i to j - 1 needs on a device under the problem's recompute policy; L layers of the network.
 
-    states, kept: float64 [L + 1]; bytes of weights with their gradients and optimizer states, and bytes per sample that stay from
-        forward to backward, beside what a stage receives, of the layers before each one
-    entering, made, in_work: float64 [L + 1, L + 1]; per sample what a stage keeps of what it receives, and the most that its
-        backward makes again at once; gradients of its products before they are added up
-    ends: int64 [L + 1]; the last layer up to each one before which a stage may end
+    states, kept: float64 [L + 1]; of the layers before each cut, bytes of weights, gradients and optimizer states, and bytes per
+    sample that stay from forward to backward, without the stage's input
+    entering, made: float64 [L + 1, L + 1]; bytes per sample that a stage keeps of its input, and that its backward makes again at
+    once, at most
+    in_work: float64 [L + 1, L + 1]; bytes of gradients of its products before they are added up
+    ends: int64 [L + 1]; the last cut up to each one at which a stage may end
+    Copies of tied weights come beside (`copied_bytes`).
     """
 
     states: Floats
@@ -311,24 +336,24 @@ class RangeBytes(NamedTuple):
     ends: Integers
 
     def stashed(self, begin: Integers | int, end: Integers | int) -> Floats:
-        """Bytes per sample that each stage keeps from its forward to its backward."""
+        """Bytes per sample that stages of layers `begin` to `end` - 1 keep from forward to backward."""
         return np.asarray(self.kept[end] - self.kept[begin] + self.entering[begin, end])
 
     def held(self, begin: Integers | int, end: Integers | int, in_flight: Integers | Floats | int) -> Floats:
-        """Bytes that each stage keeps between its passes, with so many samples in flight."""
+        """Bytes that stages keep between their passes; in_flight: samples of each"""
         return np.asarray(self.states[end] - self.states[begin] + self.stashed(begin, end) * in_flight)
 
     def needed(
         self, begin: Integers | int, end: Integers | int, in_flight: Integers | Floats | int, samples: int
     ) -> Floats:
-        """Bytes of each stage in all, with so many samples in flight, in micro-batches of `samples`."""
+        """Most bytes of stages; in_flight: samples of each; samples: of a micro-batch"""
         beside = self.made[begin, end] * samples + self.in_work[begin, end]
         return np.asarray(self.held(begin, end, in_flight) + beside)
 
 
 @lru_cache(maxsize=1)
 def range_bytes(costs: LayerCosts) -> RangeBytes:
-    """The bytes of ranges of a network's layers; kept for the next ones."""
+    """The bytes of all ranges of a network's layers; the last network's are kept."""
     recompute = costs.problem.recompute
     states, kept = (
         np.append(0.0, np.cumsum(each))
@@ -341,7 +366,7 @@ def range_bytes(costs: LayerCosts) -> RangeBytes:
 
 
 def copied_bytes(costs: LayerCosts, begin: Integers | int, end: Integers | int) -> Floats:
-    """Bytes of each stage's copies of tied weights whose owner stands before it, with their gradients and optimizer states."""
+    """Bytes of each stage's copies of tied weights whose owner is an earlier stage, with their gradients and optimizer states."""
     held = np.zeros(np.shape(begin))
     for user, elements in _copied_weights(costs):
         held = held + np.where(user[begin] < end, elements * costs.member.state_bytes, 0.0)
@@ -349,14 +374,17 @@ def copied_bytes(costs: LayerCosts, begin: Integers | int, end: Integers | int) 
 
 
 def lacks_room(costs: LayerCosts, devices: Sequence[int], samples: int, in_flight: Integers | Floats) -> bool:
-    """Whether no cuts whatever have room on these devices, one of each stage; arguments as in `furthest_ends`."""
+    """Whether no cuts whatever fit a pipeline into the memory of these devices, one per stage; arguments as of
+    `furthest_ends`.
+    """
     room = costs.rooms[list(devices)]
     return not reaches_the_end(range_bytes(costs), room * (1.0 + SAFE), float(samples), np.asarray(in_flight * 1.0))
 
 
 def may_have_room(costs: LayerCosts, schedule: str, devices: Sequence[int], microbatches: int) -> bool:
-    """Whether some cuts of a straight pipeline may have room, a device for each stage: yes where that is not known, as of boards
-    that stream, and schedules whose order must be made.
+    """Whether some cuts may fit a straight pipeline of these devices, one per stage, into their memory.
+
+    True also where it is not known: on boards that stream, and for schedules other than GPipe and those of AHEAD.
     """
     batch = costs.problem.batch
     if schedule not in ("gpipe", *AHEAD) or _streams(costs):
@@ -372,7 +400,9 @@ def _streams(costs: LayerCosts) -> bool:
 def given_lack_room(
     costs: LayerCosts, devices: Sequence[int], samples: int, in_flight: Integers | Floats, bounds: Integers
 ) -> bool:
-    """Whether a stage between such bounds, cuts with both ends, has no room on its device; arguments as in `furthest_ends`."""
+    """Whether some stage between these bounds (cuts and both ends) exceeds its device's memory; other arguments as of
+    `furthest_ends`.
+    """
     room = costs.rooms[list(devices)]
     begin, end = bounds[:-1], bounds[1:]
     needed = range_bytes(costs).needed(begin, end, in_flight, samples) + copied_bytes(costs, begin, end)
@@ -380,15 +410,17 @@ def given_lack_room(
 
 
 def least_excess(costs: LayerCosts, plan: Plan) -> float:
-    """Share by which a plan exceeds the memory of a device at least; 0 where that is not known (see `least_needed`)."""
+    """Share by which a plan exceeds the memory of a device, at least; 0 where it may fit or `least_needed` is not known."""
     needed = least_needed(costs, plan)
     return 0.0 if needed is None else max(0.0, needed.peak_bytes / needed.capacity_bytes - 1.0)
 
 
 def least_needed(costs: LayerCosts, plan: Plan) -> Score | None:
-    """What the fullest device of a plan needs at least, as the score of a plan that takes for ever; None where that is not known:
-    but for plans of a flushed schedule whose stages are runs of layers, on devices of equal memory, replicas that divide nothing
-    but micro-batches.
+    """Lower bound on the bytes of a plan's fullest device, as a score of infinite seconds; None where it is not known.
+
+    It is known of plans of GPipe and the schedules of AHEAD with contiguous stages, on devices of equal memory that do not
+    stream, without ops, sizes or recompute policies of their own, whose replicas are single devices that divide nothing but
+    micro-batches.
     """
     stages, room = plan.stages, float(costs.rooms.min())
     own = plan.order or plan.forward_sizes or plan.backward_sizes or plan.recompute or plan.recomputed_blocks
@@ -409,10 +441,12 @@ def least_needed(costs: LayerCosts, plan: Plan) -> Score | None:
 
 @kernel(borrows=True)
 def reaches_the_end(every: RangeBytes, room: Floats, samples: float, in_flight: Floats) -> bool:
-    """Whether stages, as long as they may be, reach the last layer: any stage may begin wherever the one before may at most end.
+    """Whether stages that are as long as memory permits reach the network's last layer, each begun anywhere up to the furthest
+    end of the one before; as no copies of tied weights are counted, False proves that none do.
 
-    A stage that begins earlier ends no later but for what it keeps of its input, makes again and adds up: of earlier layers those
-    are looked at from which it would, without these, come further than what is known.
+    room, in_flight: of each stage, bytes of memory and samples; samples: of a micro-batch
+    A stage that begins earlier ends no later, but for what it keeps of its input, makes again and adds up: of earlier layers
+    those are tried from which it would, without these, come further than the furthest end so far.
     """
     layers, reached = len(every.states) - 1, 0
     for stage in range(len(room)):
@@ -444,10 +478,10 @@ def reaches_the_end(every: RangeBytes, room: Floats, samples: float, in_flight: 
 def furthest_ends(
     costs: LayerCosts, devices: Sequence[int], samples: int, in_flight: Sequence[int], spare: Sequence[float] = ()
 ) -> Integers:
-    """The furthest end of a stage within its device's memory, by its first layer, int64 [stages, layers + 1].
+    """The furthest end of a stage within its device's memory, by stage and its first layer, int64 [stages, layers + 1].
 
-    in_flight: samples whose activations each stage holds at once; samples: of a micro-batch; spare: bytes that each stage is to
-    leave free; () for none
+    devices: of each stage; samples: of a micro-batch; in_flight: samples whose activations each stage holds at once
+    spare: bytes that each stage is to leave free; () for none
     """
     memory = tuple(costs.rooms[list(devices)].tolist())
     return _furthest_ends(costs, memory, samples, tuple(in_flight), tuple(spare) or (0.0,) * len(memory))
@@ -461,7 +495,7 @@ def _furthest_ends(
     in_flight: tuple[int, ...],
     spare: tuple[float, ...],
 ) -> Integers:
-    """`furthest_ends` by the memory of the devices; kept for the same stages on other devices."""
+    """`furthest_ends` by the memory of the devices; the last answer is kept for like stages on other devices."""
     every, width, layers = range_bytes(costs), costs.member.state_bytes, len(costs.problem.workload)
     count = np.array(in_flight, dtype=np.float64)[:, None]
     once = every.made * samples + every.in_work
@@ -507,7 +541,8 @@ def _last_within(
 
 
 def _copied_weights(costs: LayerCosts) -> list[tuple[Integers, float]]:
-    """For each tied weight, by a stage's first layer: the layer whose stage needs a copy (layers + 1: none), and its elements.
+    """For each tied weight: by first layer of a stage, the layer that makes it need a copy (layers + 1: none does), and its
+    elements.
 
     That is the first user in the stage or behind it, where the owner stands before the stage.
     """

@@ -1,4 +1,4 @@
-"""Pipeline seconds: how long a pipeline takes for some micro-batches that follow each other, in closed form."""
+"""Pipeline seconds: how long some micro-batches take through a pipeline, in closed form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ Seconds = TypeVar("Seconds", float, Floats)
 
 
 def rounds_and_fill(microbatches: Seconds, chunks: int | Integers = 1) -> tuple[Seconds, float]:
-    """Factors of the closed form `pipelined`: on the seconds of the slowest part, m - 1/v, and of all parts in turn, 1/v."""
+    """The two factors of the closed form `pipelined`: m - 1/v, on the slowest part's seconds, and 1/v, on those of all parts in
+    turn.
+    """
     return microbatches - 1 / chunks, 1 / chunks  # type: ignore[return-value]
 
 

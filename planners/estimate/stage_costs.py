@@ -1,6 +1,7 @@
-"""Stage costs: seconds and bytes of stages of n like blocks, for a device that divides them with others.
+"""Stage costs: seconds and bytes of stages as functions of their number of like blocks, on a device of a group.
 
-All of it is what `LayerCosts` says of a few blocks, and of the layers in front of and behind them: sums are lines in n.
+Everything is what `LayerCosts` says of a few blocks, and of the layers in front of and behind them: sums are lines in that
+number.
 """
 
 from __future__ import annotations
@@ -31,28 +32,33 @@ from simulator import (
 )
 
 FIRST, MIDDLE, LAST, ONLY = range(4)
-"""Places of a stage in its pipeline."""
+"""Places of a stage in its pipeline; ONLY: the one stage has all layers."""
 
 Pass = Literal["forward", "backward"] | Recompute
-"""A pass, or a recompute policy: what a backward runs forward again."""
+"""A pass, or a recompute policy, which stands for what it runs forward again in a backward."""
 
 PROBED = 3
-"""Blocks of the network whose layers are probed."""
+"""Blocks, at most, of the shortened network whose layers are costed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A figure of stages as a line in their n blocks: own + block * n; own: by place in the pipeline, float64 [places]."""
+    """A figure of stages as a line in their number n of blocks, own + block * n.
+
+    own: by place in the pipeline (FIRST, MIDDLE, LAST, ONLY), float64 [4]
+    """
 
     own: Floats
     block: float
 
 
 class StageCosts:
-    """Seconds and bytes of stages on each device of a group; tables are filled on demand."""
+    """Seconds and bytes of stages of like blocks on a device of each choice of group; tables are filled when first asked for."""
 
     def __init__(self, problem: Problem, blocks: LikeBlocks, policies: Sequence[Recompute], device: int = 0) -> None:
-        """policies: the recompute policies to choose from; device: any device of the kind"""
+        """blocks: the network's run of like blocks; policies: recompute policies to choose from; device: any device of the
+        kind
+        """
         self.device, self.whole = device, blocks
         self.count = min(PROBED, blocks.count)
         self.blocks = replace(
@@ -66,7 +72,9 @@ class StageCosts:
 
     @cached_property
     def probes(self) -> tuple[Integers, ...]:
-        """Layers of the probed stages, through whose figures `line` goes."""
+        """Layers of the probed stages through whose figures `line` goes: first, one middle block, two middle blocks, last,
+        everything.
+        """
         begin = self.blocks.before + (self.count - 2) * self.blocks.size
         inner = np.arange(begin, begin + 2 * self.blocks.size)
         ends = (0, 1), (self.count - 1, self.count), (0, self.count)
@@ -74,14 +82,14 @@ class StageCosts:
         return first, inner[: self.blocks.size], inner, last, everything
 
     def line(self, figures: Sequence[float]) -> Line:
-        """The line through the figures of the probes."""
+        """The line through a figure of the five probes, in their order."""
         first, one, two, last, everything = figures
         block = two - one
         return Line(np.array([first - block, one - block, last - block, everything - block * self.count]), block)
 
     @remembered
     def seconds(self, parallel: Parallelism, rates: GroupRates, samples: int, what: Pass) -> Line:
-        """Seconds of a pass over some samples, or of what a recompute policy runs again."""
+        """Seconds of a pass over some samples, or of what a recompute policy runs again, as a line in the stage's blocks."""
         phase: Phase = "backward" if what == "backward" else "forward"
         member = self.costs.at(parallel, rates)
         of_layers, beside = member.seconds(self.device, samples, phase), 0.0
@@ -94,9 +102,10 @@ class StageCosts:
         return self._waiting_line(of_layers, *waited, what, beside)
 
     def _waits(self, member: LayerCosts, samples: int, phase: Phase) -> tuple[Floats, Floats] | None:
-        """What each layer of the network waits for the host, and what the layers that are looked at do; None where none waits.
+        """Seconds that each layer waits for the host's launches: of all layers of the network, and of those of the shortened one;
+        None where none waits.
 
-        A host that is ahead after a large layer is behind some blocks later: a few do not show it.
+        Both are needed, since a host that is ahead after a large layer falls behind some blocks later.
         """
         launches = member.launch_seconds(self.device, phase)
         if not launches.any():
@@ -115,7 +124,10 @@ class StageCosts:
         return np.concatenate([np.arange(begin), inner, np.arange(end, self.blocks.layers)])
 
     def _waiting_line(self, seconds: Floats, every: Floats, few: Floats, what: Pass, beside: float) -> Line:
-        """The line of stages whose blocks wait as long as they do on the mean. seconds: of layers, with what these few wait."""
+        """The line of stages whose blocks all wait for launches as long as blocks do on average.
+
+        seconds: of the shortened network's layers, waits included; every, few: waits of `_waits`; beside: of the whole pass
+        """
         found = ((seconds - few)[self._layers] + every) * self._again(what)[self._layers]
         begin, end = self.whole.before, self.whole.before + self.whole.count * self.whole.size
         front, behind = float(found[:begin].sum()), float(found[end:].sum())
@@ -123,16 +135,16 @@ class StageCosts:
         return Line(own, float(found[begin:end].sum()) / self.whole.count)
 
     def _again(self, what: Pass) -> Floats:
-        """Share of each layer that a pass has, or that a policy runs again, float64 [layers]."""
+        """Share of each layer's forward that a pass runs (all of it), or that a recompute policy runs again, float64 [layers]."""
         return self.costs.runs_again("whole" if what == "forward" or what == "backward" else what)
 
     def gather_seconds(self, parallel: Parallelism, rates: GroupRates, samples: int) -> float:
-        """Seconds in which a group gathers a boundary tensor that it receives in parts."""
+        """Seconds in which a group gathers a boundary tensor of some samples that it receives in parts."""
         gathered = self.costs.at(parallel).gathered_cut_bytes[self._between]
         return reduce_seconds(rates.gather, float(gathered) * samples)
 
     def boundary_bytes(self, parallel: Parallelism) -> float:
-        """Bytes per sample that a device keeps of a boundary between blocks."""
+        """Bytes per sample that a device keeps of the tensor at a boundary between blocks."""
         return float(self.costs.at(parallel).cut_bytes[self._between])
 
     def sent_bytes(self, parallel: Parallelism) -> float:
@@ -141,12 +153,12 @@ class StageCosts:
 
     @property
     def _between(self) -> int:
-        """A layer in front of which there is a boundary between blocks."""
+        """The first layer behind a boundary between two blocks."""
         return int(self.probes[1][0])
 
     @remembered
     def elements(self, parallel: Parallelism) -> tuple[Line, Line]:
-        """Weight elements, and those of them that belong to experts."""
+        """Weight elements of a stage on the device: all, and those in routed experts."""
         member = self.costs.at(parallel)
         figures = member.weight_elements, lambda layers: float(member.expert_parameters[layers].sum())
         held, experts = (self.line([figure(one) for one in self.probes]) for figure in figures)
@@ -154,7 +166,7 @@ class StageCosts:
 
     @remembered
     def update_line(self, parallel: Parallelism) -> tuple[float, float, float]:
-        """Seconds of an optimizer update as (least, own, per element): max(least, own + elements * per element)."""
+        """Seconds of an optimizer update as (least, own, element): max(least, own + elements * element)."""
         member, held = self.costs.at(parallel), self.elements(parallel)[0]
         most = max(1.0, float(held.own[ONLY]) + held.block * self.count)
         least, half, whole = (member.update_seconds(self.device, one) for one in (1.0, most / 2, most))
@@ -162,14 +174,18 @@ class StageCosts:
         return least, whole - most * element, element
 
     def tied_elements(self, parallel: Parallelism) -> float:
-        """Weight elements that layers in front of the like blocks share with layers behind them: reduced apart, in the end."""
+        """Weight elements that layers in front of the like blocks share with layers behind them: their gradients are reduced
+        apart.
+        """
         end = self.blocks.before + self.count * self.blocks.size
         tied = self.costs.at(parallel).tied_weights
         return sum(one.parameters for one in tied if one.layers[0] < self.blocks.before and one.layers[-1] >= end)
 
     def units(self, parallel: Parallelism, most: int) -> Floats:
-        """How many units stages of 0 to `most` blocks have, weight elements of the first, those of them that belong to experts,
-        and of the two largest, or of the two largest layers where the stack gathers these, float64 [places, most + 1, 5].
+        """Units of stages, float64 [places, most + 1, 5], by place in the pipeline and 0 to `most` blocks.
+
+        Columns: number of units; weight elements of the first unit; those of them in routed experts; elements of the two largest
+        units (of the two largest layers where the stack gathers layer by layer).
         """
         known = self._units.get(parallel)
         if known is None or known.shape[1] <= most:
@@ -184,15 +200,16 @@ class StageCosts:
         return known[:, : most + 1]
 
     def _in_unit(self, parallel: Parallelism) -> int:
-        """Blocks of a unit of these alone; 0 where they have no weights."""
+        """Blocks that a unit of like blocks has; 0 where they have no weights."""
         size = self.elements(parallel)[0].block * self.costs.problem.element_bytes
         return int(-(-BUCKET_BYTES // size)) if size else 0
 
     def most_in_unit(self, parallel: Parallelism) -> int:
-        """Blocks of the largest unit: the last one, which takes the blocks that are left over."""
+        """Blocks of the largest unit: of the last one, which takes those that are left over."""
         return max(1, 2 * self._in_unit(parallel) - 1)
 
     def _units_of(self, parallel: Parallelism, place: int, count: int) -> tuple[float, ...]:
+        """The five columns of `units` for a stage of `count` blocks."""
         (block, experts), member = (line.block for line in self.elements(parallel)), self.costs.at(parallel)
         end = self.blocks.before + self.count * self.blocks.size
         before = range(self.blocks.before if place in (FIRST, ONLY) else 0)
@@ -216,7 +233,7 @@ class StageCosts:
     def bucket_shares(
         self, parallel: Parallelism, rates: GroupRates, samples: int, count: int
     ) -> list[tuple[float, float, float]]:
-        """Gradient buckets of a middle stage of so many blocks, as `cut_buckets` cuts them."""
+        """Gradient buckets of a middle stage of `count` blocks, as `cut_buckets` gives them."""
         member, block, width = self.costs.at(parallel, rates), self.probes[1], self.costs.problem.accumulated_bytes
         experts = member.expert_parameters[block]
         backward = member.seconds(self.device, samples, "backward")[block]
@@ -226,7 +243,7 @@ class StageCosts:
 
     @remembered
     def gradients_in_work(self, parallel: Parallelism) -> tuple[Line, ...]:
-        """For each recompute policy: bytes of weight gradients before they are added up, where replicas do not divide them."""
+        """By recompute policy: bytes of weight gradients before they are added up, where replicas do not divide them."""
         member = self.costs.at(parallel)
         return tuple(
             self.line([gradient_in_work(member, one.tolist(), policy) for one in self.probes])
@@ -235,7 +252,9 @@ class StageCosts:
 
     @remembered
     def stashes(self, parallel: Parallelism) -> tuple[tuple[Line, Line], ...]:
-        """For each recompute policy: bytes per sample that are kept, and that are made again."""
+        """By recompute policy: bytes per sample that a stage keeps from forward to backward, and that its backward makes again at
+        once.
+        """
         member, found = self.costs.at(parallel), []
         for policy in self.policies:
             received = [0.0, *[self.boundary_bytes(parallel)] * 3, 0.0]

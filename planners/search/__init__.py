@@ -1,1 +1,1 @@
-"""Search: the evaluator that scores plans, candidates worth a score, and the result."""
+"""Search: the evaluator that scores plans, the candidates that planners score, and the result of a search."""

@@ -1,4 +1,6 @@
-"""Candidates: the plans that one partition leads to, by schedule, stages per device and number of micro-batches."""
+"""Candidates: the choices of devices, degrees, numbers of micro-batches and schedules that searches try, and the plans they
+make.
+"""
 
 from __future__ import annotations
 
@@ -35,28 +37,30 @@ from simulator import (
 )
 
 CHUNKS = 2
-"""Stages per device of a plan for a looped or interleaved schedule, where the network has layers enough."""
+"""Stages per device of a looped or interleaved schedule where nothing else is asked for and the network has layers enough."""
 
 FEW_SAMPLES = 32
-"""Samples of a batch up to which every number of micro-batches is worth a look."""
+"""Samples of a batch up to which every number of micro-batches is tried."""
 
 ROUNDING = 1e-10
 """Relative difference in seconds below which two plans count as equally fast."""
 
 FEW_DEVICES, SEVERAL_DEVICES = 5, 8
-"""Devices up to which a pipeline may go through any of them, and through any run of neighbours."""
+"""FEW_DEVICES: devices up to which a pipeline may go through any subset; SEVERAL_DEVICES: through any run of neighbours."""
 
 MOST_OPS = 2**22
-"""Forwards and backwards of a plan at most that a search tries: it replays many, and its last ones on SimPy."""
+"""Forwards and backwards, at most, of a plan that a search tries: it replays many, and its last ones on SimPy."""
 
 
 def devices_in_order(problem: Problem) -> tuple[int, ...]:
-    """Device ids server by server, so that neighbouring stages share a server where they can."""
+    """All device ids, server by server, so that neighbouring stages share a server where they can."""
     return tuple(device for server in problem.cluster.servers for device in server)
 
 
 def device_groups(problem: Problem, degree: int) -> tuple[tuple[int, ...], ...]:
-    """Neighbours in groups of `degree`; inside servers where the cluster says so, or all have room."""
+    """Groups of `degree` neighbouring devices; inside servers where the cluster says so, or where every server has at least so
+    many.
+    """
     cluster = problem.cluster
     inside = cluster.tensor_groups == "server" or degree <= min(map(len, cluster.servers))
     places = cluster.servers if inside else (devices_in_order(problem),)
@@ -71,17 +75,17 @@ GROUPS = {
     "context": ("groups for a context", "twice as many divide the tokens of a sample"),
     "expert": ("groups that divide experts", "they divide the routed experts of each layer"),
 }
-"""Option of a degree -> what has so many devices, and the rule for their number."""
+"""Option of a degree -> what has so many devices, and the rule for their number, in words for messages."""
 
 
 def ranks_of(groups: Sequence[tuple[int, ...]], ranks: int, copies: int) -> tuple[tuple[int, ...], ...]:
-    """Devices of so many ranks of a pipeline, each of so many neighbouring groups."""
+    """Devices of each of `ranks` ranks, each of `copies` neighbouring groups."""
     held = (groups[rank * copies : (rank + 1) * copies] for rank in range(ranks))
     return tuple(tuple(device for group in own for device in group) for own in held)
 
 
 def cut_places(workload: Workload) -> tuple[int, ...]:
-    """Layers before each place where a network is cut first: between its blocks, or any two layers of one without blocks."""
+    """Layers before each place where a network is cut first: between its blocks, or between any two layers if it has none."""
     layers = workload.layers
     blocks = any(layer.block for layer in layers)
     return tuple(n for n in range(1, len(layers)) if not blocks or layers[n].block != layers[n - 1].block)
@@ -90,9 +94,11 @@ def cut_places(workload: Workload) -> tuple[int, ...]:
 def asked_degrees(
     problem: Problem, request: Request, default: tuple[int, ...] | None = None, option: str = "tensor"
 ) -> tuple[int, ...]:
-    """Numbers of devices, rising, of one of GROUPS that are asked for; default: all that are possible under the problem's stack.
+    """Degrees (numbers of devices) of an option of GROUPS to choose from, rising: those asked for, else `default`, else all
+    possible ones.
 
-    ValueError for what is no list of possible numbers.
+    option: the name of the degree. What is possible is what network, cluster and stack permit.
+    ValueError for a degree that is not possible.
     """
     permitted = {
         "tensor": group_degrees(problem),
@@ -115,7 +121,11 @@ def asked_degrees(
 
 
 def asked_zeros(problem: Problem, request: Request, default: tuple[Zero, ...] = get_args(Zero)) -> tuple[Zero, ...]:
-    """ZeRO stages to choose from, by default all that the problem's stack runs; ValueError for anything but a list of them."""
+    """ZeRO stages to choose from: those asked for, else those of `default` that the problem's stack runs, or all that it runs if
+    it runs none of these.
+
+    ValueError for one that the stack does not run.
+    """
     runs = problem.stack.runs.zero
     asked: tuple[Zero, ...] | None = request.asked("zero")
     if asked is None:
@@ -126,7 +136,7 @@ def asked_zeros(problem: Problem, request: Request, default: tuple[Zero, ...] = 
 
 
 def asked_policies(problem: Problem, request: Request) -> tuple[Recompute, ...]:
-    """Recompute policies to choose from: the requested ones, else the problem's, else all that its stack runs."""
+    """Recompute policies to choose from: the one asked for, else the problem's, or if that is "none" all that its stack runs."""
     if request.recompute is not None:
         return (request.recompute,)
     runs = problem.stack.runs.recompute
@@ -137,11 +147,11 @@ def asked_policies(problem: Problem, request: Request) -> tuple[Recompute, ...]:
 
 
 def device_choices(problem: Problem, costs: LayerCosts) -> tuple[tuple[int, ...], ...]:
-    """Sets of devices that a plan may be confined to, each in the cluster's order, all devices first.
+    """Sets of devices that a plan may be confined to, each in the cluster's order; the first has all devices.
 
     Where accelerators differ a pipeline or a ring goes at the pace of the slowest: leaving slow ones idle may be faster. The
     choices are then also the fastest kind alone, the two fastest kinds, ..., and every kind alone. Fast is what takes least
-    seconds for one sample's share of the whole network.
+    seconds for one device's share of the batch through the whole network.
     """
     order = devices_in_order(problem)
     kinds = sorted({costs.kind_of_device(device): device for device in reversed(order)}.items())
@@ -154,9 +164,9 @@ def device_choices(problem: Problem, costs: LayerCosts) -> tuple[tuple[int, ...]
 
 
 def device_rows(problem: Problem) -> Iterator[tuple[int, ...]]:
-    """Devices that a straight pipeline may go through, in the cluster's order and against it, most devices first.
+    """Rows of devices that a straight pipeline may go through, in the cluster's order and against it, most devices first.
 
-    Of up to FEW_DEVICES any of them, of up to SEVERAL_DEVICES those that are neighbours, of more none.
+    Of up to FEW_DEVICES devices any subset, of up to SEVERAL_DEVICES any run of neighbours, of more none.
     """
     order = devices_in_order(problem)
     most = len(problem.workload)
@@ -168,7 +178,9 @@ def device_rows(problem: Problem) -> Iterator[tuple[int, ...]]:
 
 
 def unlike_rows(problem: Problem, costs: LayerCosts, rows: Iterable[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
-    """Rows of devices without those that no pipeline tells from one before: equal accelerators, and equal ways between them."""
+    """Rows of devices without those on which every pipeline runs as on an earlier row: equal accelerators, and equal routes
+    between them.
+    """
     cluster = problem.cluster
 
     @cache
@@ -194,7 +206,9 @@ def unlike_rows(problem: Problem, costs: LayerCosts, rows: Iterable[tuple[int, .
 
 
 def stages_per_device(problem: Problem, request: Request, schedule: str) -> int:
-    """Stages per device of a schedule: its own, those asked for, or CHUNKS where it is looped and the layers are enough."""
+    """Stages per device of a schedule: its own number, the one asked for, or CHUNKS where it is looped and the network has layers
+    enough.
+    """
     family = schedule_families()[schedule]
     if "chunks" not in family.options:
         return family.chunks
@@ -219,7 +233,7 @@ def stage_devices(
 
 
 def straight_shape(problem: Problem, request: Request) -> str | None:
-    """Why a pipeline cannot have the requested stages and stages per device, or None."""
+    """Why no pipeline can have the stages and stages per device that are asked for, as a sentence; None if one can."""
     family = schedule_families()[request.schedule or "1f1b"]
     stages, chunks, layers = request.stages, request.chunks or family.chunks, len(problem.workload)
     word = problem.device_word
@@ -249,9 +263,9 @@ def straight_plan(
     microbatches: int,
     options: tuple[tuple[str, OptionValue], ...] = (),
 ) -> Plan:
-    """A pipeline of contiguous layers with one device per stage.
+    """The plan of a pipeline of contiguous layers with one device per stage.
 
-    cuts: layers before each boundary, as in `simulator.stages_from_cuts`; devices: of each stage; options: as of a `Plan`
+    cuts: layers before each boundary, as of `simulator.stages_from_cuts`; devices: of each stage; options: as of a `Plan`
     """
     stages = stages_from_cuts(cuts, len(problem.workload), [(device,) for device in devices])
     plan = single_or_pipeline(planner, schedule, stages, equal_microbatches(problem.batch, microbatches))
@@ -259,19 +273,21 @@ def straight_plan(
 
 
 def single_or_pipeline(planner: str, schedule: str, stages: tuple[Stage, ...], microbatches: tuple[int, ...]) -> Plan:
-    """A plan whose replicas work as its schedule says: round robin where the family asks for replicas, split otherwise."""
+    """A plan whose replicas take whole micro-batches in turn where its schedule family has an option for replicas, else split
+    each.
+    """
     round_robin = "replicas" in schedule_families()[schedule].options
     return Plan(planner, schedule, stages, microbatches, "round-robin" if round_robin else "split")
 
 
 def least_microbatches(schedule: str | None, stages: int) -> int:
-    """Micro-batches that a schedule needs at least: one per stage where its weight versions cover them all (2BW), else 1."""
+    """Fewest micro-batches that a schedule runs: one per stage where its weight versions cover all stages (2BW), else 1."""
     method = VERSION_METHODS.get(schedule or "")
     return stages if method is not None and method.covers_stages else 1
 
 
 def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple[int, ...]:
-    """Numbers of micro-batches worth a look, rising: the requested one, else `searched_counts` and powers of two times devices.
+    """Numbers of micro-batches to try, rising: the one asked for, else `searched_counts` and powers of two times `devices`.
 
     A schedule made for at least as many micro-batches as stages (2BW) gets no fewer than `devices`.
     Raises ValueError if more micro-batches are requested than the batch has samples, InfeasiblePlanError if fewer than such a
@@ -298,8 +314,10 @@ def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple
 
 
 def searched_counts(problem: Problem) -> tuple[int, ...]:
-    """Numbers of micro-batches that every search looks at, rising, but for those of MOST_OPS: all of a batch of FEW_SAMPLES; of a
-    larger one powers of two, and of each size of the largest micro-batch the fewest.
+    """Numbers of micro-batches that every search tries, rising, apart from the limit MOST_OPS.
+
+    They are all of a batch of FEW_SAMPLES at most; of a larger one powers of two, and for each size of the largest micro-batch
+    the fewest that have it.
     """
     batch = problem.batch
     if batch <= FEW_SAMPLES:
@@ -312,20 +330,20 @@ def searched_counts(problem: Problem) -> tuple[int, ...]:
 
 
 def counts_by_size(problem: Problem) -> set[int]:
-    """Numbers of micro-batches that give each 1, 2, 3, 4, 6, 8, 12, ... samples."""
+    """Numbers of micro-batches whose largest has 1, 2, 3, 4, 6, 8, 12, ... samples: the fewest for each."""
     sizes = {base << power for base in (1, 3) for power in range(problem.batch.bit_length())}
     return {-(-problem.batch // size) for size in sizes if size <= problem.batch}
 
 
 def one_a_device(problem: Problem) -> range:
-    """Numbers of stages of pipelines with one stage per device."""
+    """Numbers of stages of pipelines with one stage per device, from 1."""
     return range(1, min(len(problem.cluster.devices), len(problem.workload)) + 1)
 
 
 def straight_decisions(
     problem: Problem, request: Request, schedules: Iterable[str], counts: Iterable[int], chunks: tuple[int, ...]
 ) -> dict[str, Iterable[Any]]:
-    """Values that a search of straight pipelines tries for decisions that the request leaves open.
+    """Values that a search of straight pipelines tries, by the name of the decision, for decisions that the request leaves open.
 
     counts: of micro-batches; chunks: stages per device
     """
@@ -342,13 +360,14 @@ def closest_to_fit(
     surely_fits: Callable[[Plan], bool] = lambda plan: True,
     excess: Callable[[LayerCosts, Plan], float] = lambda costs, plan: 0.0,
 ) -> Plan:
-    """The fastest plan that fits, else the one that exceeds memory least; the first of equals but for ROUNDING.
+    """The fastest of some plans that fits, else the one that exceeds memory least; the first of equals but for ROUNDING.
 
     plans: at least one. Replays begin with the plan whose quick replay, which is never slower, is fastest, and end where no quick
-        replay is faster than the best that fits. The last one, where none fits, needs no quick replay. Those that surely exceed
-        memory come last, and only where none fits, as long as they may exceed it least.
-    excess: the share by which a plan exceeds memory at least, 0 where it may fit
-    retried: what takes the place of a plan that may not fit; surely_fits: whether a plan does, so that it keeps its place
+    replay is faster than the best that fits. The last one, where none fits, needs no quick replay. Plans that surely exceed
+    memory come last, and only where none fits, as long as they may exceed it least.
+    excess: lower bound on the share by which a plan exceeds memory, 0 where it may fit
+    retried: gives the plan to replay in place of one that may not fit
+    surely_fits: whether a plan fits for sure, so that no other takes its place and a slow bound rules it out
     """
     every = list(plans)
     quick = QuickReplays(evaluate.problem, evaluate.layer_costs)

@@ -1,4 +1,4 @@
-"""Search: what a planner is, and the evaluator that scores its plans."""
+"""Evaluator: what scores the plans of a search; and the role of a planner."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A search at the moment of an improvement: evaluations and seconds spent, and seconds of the best plan that fits."""
+    """A search at the moment of an improvement.
+
+    evaluations, elapsed_seconds: spent so far; iteration_seconds: of the best plan that fits
+    """
 
     evaluations: int
     elapsed_seconds: float
@@ -45,7 +48,7 @@ class Progress:
 
 
 class InapplicablePlannerError(ValueError):
-    """A planner that cannot plan this problem, or does not take what the request fixes: `reason` says why."""
+    """Error of a planner that cannot plan this problem, or does not take what the request fixes; `reason` says why."""
 
     def __init__(self, planner: str, reason: str) -> None:
         super().__init__(f"planner {planner!r} does not apply: {reason}")
@@ -53,22 +56,26 @@ class InapplicablePlannerError(ValueError):
 
 
 class PlannerFailedError(ValueError):
-    """A planner stopped on an error of its own program; the message names the planner and the error, in one line."""
+    """Error of a planner that stopped on an error of its own program; the message names the planner and the error, in one
+    line.
+    """
 
 
 class BudgetSpent(Exception):
-    """The evaluations or nominal seconds of a search are used up; `run_planner` answers with the best plan so far."""
+    """Raised when the evaluations or nominal seconds of a search are used up; `run_planner` then answers with the best plan so
+    far.
+    """
 
 
 class Evaluator:
     """Scores plans of one problem; the one mutable object of a search.
 
-    With a judge the seconds of a score are those as which it counts the plan; `outcomes` has the replays' own.
+    With a judge the seconds of a score are those as which the judge counts the plan; `outcomes` has the seconds of replays.
 
-    Lifetime: made for one problem and one search; called by the planner; read by `run_planner` when the planner returns or
-    stops. Equal plans (whoever made them) are replayed once. It remembers the best plan that fits and may be the answer, so that
-    an interrupted search still has one. A planner may write down what it knows of its search: a `note` of a kind of its own, and
-    `runner_ups` beside those that its replays show.
+    Lifetime: made for one problem and one search; called by the planner; read by `run_planner` when the planner returns or stops.
+    Equal plans (whoever made them) are replayed once. It remembers the best plan that fits and may be the answer, so that an
+    interrupted search still has one. A planner may write down what it knows of its search: notes (`note`), and runner-ups
+    (`runner_ups`) beside those among its replays.
     """
 
     def __init__(
@@ -87,9 +94,9 @@ class Evaluator:
         """Prepare a search.
 
         budget: evaluations after which BudgetSpent is raised; None for no limit
-        seconds: nominal ones, whose work in replays (`WORK_PER_SECOND`) ends it in the same way
+        seconds: nominal seconds, after whose work of replays (`WORK_PER_SECOND`) BudgetSpent is raised
         beat: seconds of an iteration of another answer, as plans are judged: a search that will not come below them may end early
-        judge: what a plan counts as in place of its seconds
+        judge: turns the energy of a plan into the seconds as which it counts; None where seconds alone decide
         admits: whether a plan may be the answer, where a search looks at others, too; None: all may
         progress: called at every improvement
         clock: seconds; read for the history only, never for a decision
@@ -124,16 +131,16 @@ class Evaluator:
         self._outcomes = self._known if judge is None else dict[tuple[Engine, Plan], Score]()
 
     def __call__(self, plan: Plan) -> Score:
-        """Replay a plan, or recall what its replay gave.
+        """The score of a plan, by a replay or recalled from an earlier one.
 
-        One that does not fit has a score, and one that the problem's stack does not run an infinite one.
+        A plan that exceeds memory has a score, and one that the problem's stack does not run has one of infinite seconds.
         Raises InfeasiblePlanError or ScheduleError for a plan that cannot run at all.
         Raises BudgetSpent if budget or nominal seconds allow no further replay.
         """
         return self._score(plan, self.engine)
 
     def on_reference(self, plan: Plan) -> Score:
-        """The score on the reference engine with the problem's own options; for finalists and proofs.
+        """The score of a plan on the reference engine with the problem's own options; for finalists and proofs.
 
         Raises as a call does. The best plan so far and the history stay those of the search's own engine.
         """
@@ -154,7 +161,7 @@ class Evaluator:
         return score
 
     def _judged(self, plan: Plan, outcome: Score) -> Score:
-        """The score of a plan as it is judged."""
+        """The score of a plan with the seconds as which the judge counts it."""
         if self.judge is None or not isfinite(outcome.iteration_seconds):
             return outcome
         drawn = energy(PlanCosts(self.problem, plan, self.layer_costs), outcome.iteration_seconds)
@@ -163,34 +170,38 @@ class Evaluator:
         return replace(outcome, iteration_seconds=self.judge.judged(drawn))
 
     def at_least(self, devices: Iterable[int], seconds: float) -> float:
-        """Lower bound on the score of a plan on these devices whose seconds have one."""
+        """Lower bound on the seconds in the score of a plan on these devices, given a lower bound on the seconds of its
+        replay.
+        """
         if self.judge is None:
             return seconds
         powers = (optional_members(self.problem.cluster.devices[one]).power for one in devices)
         return self.judge.at_least(sum(one.idle for one in powers if one is not None), seconds)
 
     def peak_bytes(self, plan: Plan) -> dict[int, float] | None:
-        """As `Evaluations.peak_bytes`, with the problem's own options, of a plan that has a score: no further evaluation."""
+        """By device, the peak bytes of a plan that has a score, without an evaluation; None as of `Evaluations.peak_bytes`."""
         return self._evaluations["compiled"].peak_bytes(plan)
 
     def pass_peak_bytes(self, plan: Plan) -> Floats | None:
-        """As `Evaluations.pass_peak_bytes`, with the problem's own options, of a plan that has a score: no further evaluation."""
+        """`Evaluations.pass_peak_bytes` of a plan that has a score, without an evaluation."""
         return self._evaluations["compiled"].pass_peak_bytes(plan)
 
     def forward_seconds(self, plan: Plan) -> float | None:
-        """As `Evaluations.forward_seconds`, of a plan that has a score: no further evaluation."""
+        """`Evaluations.forward_seconds` of a plan that has a score, without an evaluation."""
         return self._evaluations["compiled"].forward_seconds(plan)
 
     def obeys(self, plan: Plan) -> bool:
-        """Whether a plan is as it was asked for, and flushed where the planner's plans are."""
+        """Whether a plan keeps to the request, and is flushed where the planner's plans are."""
         return self._admits is None or self._admits(plan)
 
     def admits(self, plan: Plan) -> bool:
-        """Whether a plan may be the answer: one that obeys, and is what the planner looks for."""
+        """Whether a plan may be the answer: it obeys the request and is of the kind that the planner looks for (`look_for`)."""
         return self.obeys(plan) and (self._wanted is None or self._wanted(plan))
 
     def look_for(self, wanted: Callable[[Plan], bool] | None) -> None:
-        """Let only such plans be the answer, of those replayed so far and from now on; None: all that obey."""
+        """From now on admit only plans for which `wanted` holds (None: all that obey), and find the best of those replayed so far
+        anew.
+        """
         self._wanted, self.best, self._best_seconds = wanted, None, inf
         outcomes = self.outcomes
         for plan, score in self.replayed.items():
@@ -198,44 +209,50 @@ class Evaluator:
 
     @property
     def replayed(self) -> dict[Plan, Score]:
-        """Plans (of no planner's name) with scores of engines that know contention, which agree to the last bit."""
+        """Replayed plans (without their planner's name) and scores, of engines that know contention, which agree to the last
+        bit.
+        """
         return {plan: score for (engine, plan), score in self._known.items() if engine != "recurrence"}
 
     @property
     def outcomes(self) -> dict[Plan, Score]:
-        """The same plans with the seconds of their replays, however they are judged."""
+        """The plans of `replayed` with the seconds of their replays in place of what the judge counts."""
         return {plan: score for (engine, plan), score in self._outcomes.items() if engine != "recurrence"}
 
     @property
     def refusal(self) -> PlanNotRunError | None:
-        """Why the problem's stack runs none of the plans that were scored; None where it runs one."""
+        """Why the problem's stack runs none of the plans that were scored: its first refusal; None where it runs one of them, or
+        refused none.
+        """
         return None if any(isfinite(score.iteration_seconds) for score in self._known.values()) else self._not_run
 
     @property
     def remaining(self) -> float:
-        """Evaluations that the budget still allows, infinite without one; 0 after the nominal seconds."""
+        """Evaluations that the budget still allows, infinite without one; 0 once the nominal seconds are used up."""
         if not self.has_time():
             return 0.0
         return inf if self.budget is None else self.budget - self.evaluations
 
     def has_time(self, work: float = 0.0) -> bool:
-        """Whether nominal seconds are left after so much more work; always for a first evaluation."""
+        """Whether nominal seconds would be left after `work` more; always True before the first evaluation."""
         return not self._work or self._work + work < self.seconds * WORK_PER_SECOND
 
     def credit(self, evaluations: int, work: float = 0.0) -> None:
-        """Count evaluations, and their work, that a planner made itself, within what `remaining` and `has_time` allowed it."""
+        """Count evaluations and work that a planner did by itself, within what `remaining` and `has_time` allowed."""
         self.evaluations += evaluations
         self._work += work
 
     def report(self, evaluations: int, seconds: float) -> None:
-        """Report the progress of a search with an evaluator of its own: its evaluations and its best seconds."""
+        """Report progress of a planner that evaluates by itself; evaluations: beside those counted so far; seconds: the best of
+        an iteration
+        """
         if self._progress is not None:
             self._progress(Progress(self.evaluations + evaluations, self._clock() - self._began, seconds))
 
     def note(self, note: Note) -> None:
         """Record a note of the planner about its search or its plan; equal notes once.
 
-        Raises TypeError for what is no note.
+        Raises TypeError for anything but a `Note`.
         """
         if not isinstance(note, Note):
             raise TypeError(f"a planner notes a Note, as in Note('a sentence'), not {shown(note)}")
@@ -243,11 +260,11 @@ class Evaluator:
             self.notes.append(note)
 
     def declare_optimal(self, among: str) -> None:
-        """Record that the planner has proven its plan the best of the plans that `among` describes."""
+        """Record that the planner has proven its plan the best of a space of plans, which `among` describes in words."""
         self.optimal_among = among
 
     def withdraw(self) -> None:
-        """Drop notes and proofs about a plan that is not the answer after all."""
+        """Drop notes and proofs so far, which are about a plan that is not the answer after all."""
         self.notes, self.optimal_among = [], ""
 
     def _replay(self, plan: Plan, engine: Engine) -> Score:
@@ -270,7 +287,7 @@ class Evaluator:
 
 
 class Planner(Protocol):
-    """A search for a good plan: a function, or a frozen dataclass with its settings."""
+    """A search for a good plan: a function, or a frozen dataclass that holds its settings."""
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """A plan that runs and fits.
@@ -281,9 +298,9 @@ class Planner(Protocol):
 
 
 def best_plan(name: str, plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
-    """The fastest of the plans that fit, the first of equals.
+    """The fastest of some plans that fit, the first of equals.
 
-    name: the planner that asks, for the message
+    name: of the planner, for the message
     Raises InfeasiblePlanError, with the numbers of the plan that comes closest, if none fits.
     """
     best = min(((evaluate(plan).key, number, plan) for number, plan in enumerate(plans)), key=lambda one: one[:2])[2]
@@ -291,9 +308,9 @@ def best_plan(name: str, plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
 
 
 def fitting(name: str, plan: Plan, evaluate: Evaluator, score: Score | None = None) -> Plan:
-    """The plan itself if it fits; InfeasiblePlanError with its numbers if it does not.
+    """The plan itself if it fits; else raises InfeasiblePlanError with its numbers.
 
-    score: of the plan on another engine than the search's own
+    name: of the planner, for the message; score: the plan's, where another engine than the search's own gave it
     """
     score = score or evaluate(plan)
     if not score.fits:
@@ -302,9 +319,9 @@ def fitting(name: str, plan: Plan, evaluate: Evaluator, score: Score | None = No
 
 
 def refusal(name: str, problem: Problem, closest: Plan, score: Score) -> InfeasiblePlanError:
-    """The error of a planner of whose plans none fits.
+    """The error of a planner none of whose plans fits.
 
-    score: of the closest one; of infinite seconds where it needs so many bytes at least
+    closest, score: the plan that comes closest to fit; infinite seconds in its score say that its bytes are a lower bound
     """
     least, word = "" if isfinite(score.iteration_seconds) else "at least ", problem.device_word
     return InfeasiblePlanError(

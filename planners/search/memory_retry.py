@@ -1,6 +1,6 @@
-"""Memory retry: a search repeated with less memory while the replay of its plan needs more than there is.
+"""Memory retry: a search repeated with less memory as long as the replay of its plan exceeds what there is.
 
-Searches count weights and activations; the buffers of transfers only a replay knows.
+Closed forms of searches count weights and activations; the buffers of transfers only a replay knows.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from math import isinf
 from simulator import Plan, Score
 
 ROUNDS = 6
-"""Most repetitions of a search."""
+"""Runs of a search, at most."""
 
 
 def within_memory(evaluate: Callable[[Plan], Score], search: Callable[[Sequence[Score]], Plan | None]) -> Plan | None:
-    """The first plan whose replay fits, else the one that exceeds memory least; None if the search finds none.
+    """The first plan of repeated searches whose replay fits, else the one that exceeds memory least; None if no search finds a
+    plan.
 
-    search: takes the scores of its plans so far, none of which fits
+    search: given the scores of all plans so far, none of which fits, the next plan, or None
     """
     misses: list[Score] = []
     best: tuple[tuple[float, float], Plan] | None = None
@@ -34,12 +35,16 @@ def within_memory(evaluate: Callable[[Plan], Score], search: Callable[[Sequence[
 
 
 def missing_bytes(misses: Sequence[Score], devices: Collection[int]) -> float:
-    """Bytes by which plans exceeded the memory of these devices, together: what a search is to leave free there."""
+    """Sum of the bytes by which plans exceeded the memory of these devices: what the next search leaves free there."""
     return sum(score.peak_bytes - score.capacity_bytes for score in misses if score.device in devices)
 
 
 def shrunk(memory_bytes: float, misses: Sequence[Score]) -> float:
-    """Memory of every device, for a search that knows one figure for all, less the share that plans exceeded it by, and 1 %."""
+    """Memory of every device for the next search, in bytes: less, for each miss, by the share by which it exceeded memory, and by
+    1 %.
+
+    memory_bytes: of the first search, one figure for all devices
+    """
     for score in misses:
         memory_bytes *= 0.99 * score.capacity_bytes / score.peak_bytes
     return memory_bytes

@@ -13,10 +13,11 @@ from simulator import Problem
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence for people; a kind of note is a frozen dataclass of this class, whose further fields are figures for programs.
+    """A sentence for people. A kind of note is a frozen dataclass derived from this one, whose further fields are figures for
+    programs.
 
-    text: a whole sentence; empty where the figures alone are told
-    Figures are what JSON has a form for. Raises TypeError, which names the figure, for others.
+    text: a whole sentence; empty where there are figures alone
+    Raises TypeError, which names the figure, for a figure that JSON has no form for.
     """
 
     text: str
@@ -31,24 +32,24 @@ class Note:
 
     @property
     def figures(self) -> dict[str, object]:
-        """The fields of its kind by name, in their order."""
+        """The figures by name, in the order of the fields."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "text"}
 
 
 @dataclass(frozen=True, slots=True)
 class CutsLeftOut(Note):
-    """Cuts of a network of branches that a partition did not consider, since there are too many: which, in words."""
+    """Note of cuts of a branching network that a partition did not consider, as there are too many: which, in words."""
 
     cuts_left_out: str
 
     @classmethod
     def of(cls, lost: str) -> CutsLeftOut:
-        """The note of what a partition leaves out."""
+        """The note; lost: the cuts that were left out, in words"""
         return cls(f"partition: {lost}", lost)
 
 
 def _is_plain(value: object) -> bool:
-    """Whether JSON has a form for a value: numbers of numpy, too."""
+    """Whether JSON has a form for a value; numbers and arrays of numpy count."""
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and _is_plain(one) for key, one in value.items())
     if isinstance(value, list | tuple | set | frozenset | range):
@@ -61,9 +62,9 @@ def _is_plain(value: object) -> bool:
 HALVES_ASSUMED = Note(
     "half of each measured backward counts as the gradient of the weights: the profile has both as one time"
 )
-"""Of a plan whose backwards are divided, on measured layers."""
+"""Note of a plan with divided backwards on measured layers."""
 
 
 def halves_are_known(problem: Problem) -> bool:
-    """Whether input and weight gradients have seconds of their own; a profile has only whole backwards."""
+    """Whether input and weight gradients have seconds of their own; measured layers have whole backwards only."""
     return not problem.workload.measured

@@ -1,4 +1,4 @@
-"""Obedience: what a plan has of each thing that a request may fix, and whether that is what was asked for."""
+"""Obedience: what a plan has of each thing that a request may fix, and whether it is what the request fixes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from simulator import Plan, Problem
 
 
 def _recomputed(problem: Problem, plan: Plan) -> object:
-    """What stages run again: of sizes of their own a stage does whose two differ."""
+    """The recompute policy of a plan, or the set of them; a stage whose forwards and backwards differ in size recomputes
+    wholly.
+    """
     words = {*(plan.recompute or (problem.recompute,))}
     if problem.recompute == "none" and plan.forward_sizes != plan.backward_sizes:
         words.add("whole")
@@ -30,11 +32,13 @@ HAS: Mapping[str, Callable[[Problem, Plan], object]] = {
     "context": lambda problem, plan: plan.context,
     "expert": lambda problem, plan: plan.expert,
 }
-"""What a plan has of what may be asked for, by option; None where it has nothing of the kind, as one stage has no schedule."""
+"""Option -> (problem, plan) -> what the plan has of it; None where nothing of the kind applies, as a single stage has no
+schedule.
+"""
 
 
 def disobeyed(problem: Problem, request: Request, plan: Plan) -> str | None:
-    """What of a request a plan does not keep to, with what it has instead; None if it is as it was asked for."""
+    """Which option of a request a plan does not keep to, and what it has instead, as a sentence; None if it keeps to all."""
     for name, has in HAS.items():
         asked = request.asked(name) if name in PLANNER_OPTIONS else request.fixed(name)
         given = has(problem, plan)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from planners.search.request import Request
 
 Objective = Literal["time", "energy", "edp"]
-"""What makes a plan the better one: seconds, joules, or joules times seconds (the energy-delay product)."""
+"""What a search makes least: seconds, joules, or joules times seconds (the energy-delay product)."""
 
 OBJECTIVES: tuple[Objective, ...] = ("time", "energy", "edp")
 
@@ -27,16 +27,18 @@ OF = {"time": "the fewest seconds", "energy": "the fewest joules", "edp": "the l
 """Objectives in words."""
 
 OVER = 1e9
-"""How many times as slow a plan counts that draws more than it may."""
+"""Factor on the seconds of a plan that draws more power than allowed, beside the factor by which it does."""
 
 OF_FULL = 1e-3
-"""Of full power, what stands for the idle power of devices that draw none."""
+"""Share of its full power that stands for the idle power of a device that draws none."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanJudge:
-    """An objective of plans of one problem; power: W at most, on average, of the devices in use; least: w, in W; idle: W that
-    any device in use draws at least.
+    """Turns the energy of a plan into the seconds as which a search counts it.
+
+    objective: of plans of one problem; power: most W that devices in use may draw together, on average; least: w in the module's
+    formula, in W; idle: least W that any device of the problem draws while idle
     """
 
     objective: Objective
@@ -64,27 +66,30 @@ class PlanJudge:
 
     @property
     def words(self) -> str:
-        """What the best plan has, in words."""
+        """What the best plan has, in words for messages."""
         return OF[self.objective] + ("" if self.power == inf else f" within {self.power:g} W")
 
     def check(self) -> None:
-        """Raise InfeasiblePlanError where no device may even be idle."""
+        """Raise InfeasiblePlanError where even one idle device draws more than allowed."""
         if self.power < self.idle:
             raise InfeasiblePlanError(
                 f"power {self.power:g} W: one device in use draws {self.idle:g} W while it is idle"
             )
 
     def judged(self, energy: Energy) -> float:
-        """The seconds as which a plan counts that takes so much energy."""
+        """The seconds as which a plan of this energy counts."""
         over = OVER * energy.watts / self.power if energy.watts > self.power else 1.0
         return over * self._told(energy.watts, energy.seconds)
 
     def allows(self, energy: Energy) -> bool:
-        """Whether no more power is drawn than may be."""
+        """Whether a plan of this energy draws no more power than allowed."""
         return energy.watts <= self.power
 
     def at_least(self, idle_watts: float, seconds: float) -> float:
-        """Lower bound on what a plan counts as whose seconds have one, on devices that draw so much idle."""
+        """Lower bound on the seconds as which a plan counts.
+
+        idle_watts: of all its devices together; seconds: lower bound on those of its replay
+        """
         return self._told(max(idle_watts, self.least), seconds)
 
     def _told(self, watts: float, seconds: float) -> float:
@@ -93,7 +98,7 @@ class PlanJudge:
 
 
 class PowerExceededError(InfeasiblePlanError):
-    """No plan that was found draws as little power as it may; least: W that the one draws that draws least."""
+    """Error where no plan that was found keeps within the power allowed; least: W of the plan that draws least"""
 
     def __init__(self, power: float, least: float) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Quick replay: seconds of a flushed plan whose transfers meet none of other stages, at tens of nanoseconds per op.
+"""Quick replay: a lower bound on the seconds of a flushed plan from its ops in their order, at tens of nanoseconds per op.
 
 It runs the order that a replay runs, with the seconds that a replay takes (`PlanCosts`), for the first replica of each stage,
 which has most samples. What it leaves out only delays: transfers of other stages and of collectives on the same channels, sends
@@ -40,31 +40,35 @@ Integers = NDArray[np.int64]
 
 _FORWARD, _WEIGHT = int(OpKind.FORWARD), int(OpKind.WEIGHT_GRADIENT)
 KINDS = OpKind.FORWARD, OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT
+"""Kinds of ops that quick replays know, in the order of the rows of their tables."""
 BACK = OpKind.BACKWARD, OpKind.INPUT_GRADIENT
+"""Kinds of ops that compute input gradients, and run forward again what the stage recomputes."""
 PHASES: dict[OpKind, Phase] = {
     OpKind.FORWARD: "forward",
     OpKind.BACKWARD: "backward",
     OpKind.INPUT_GRADIENT: "input_gradient",
     OpKind.WEIGHT_GRADIENT: "weight_gradient",
 }
+"""The pass of each kind of op, as cost tables name it."""
 WHOLE_BACKWARDS = ("gpipe", "1f1b", "eager-1f1b", "1f1b-so", "1f1b-sno")
-"""Schedules of forwards and full backwards that end on each device with a backward that the devices before it wait for."""
+"""Schedules of forwards and full backwards whose last op on each device is a backward that the devices before it wait for."""
 
 ROWS = np.full(1 + max(map(int, KINDS)), -1)
+"""Row of each kind of op among KINDS, by its number; -1 for others."""
 ROWS[list(map(int, KINDS))] = range(len(KINDS))
 """Row of each kind of op among KINDS, -1 for others."""
 
 KEPT, MOST_KEPT = 64, 2**20
-"""Orders of schedules that are kept for the next plans, and ops of those that quick replays keep."""
+"""KEPT: orders of schedules that are kept for later plans; MOST_KEPT: ops, at most, of orders that one `QuickReplays` keeps."""
 
 
 class Seconds(NamedTuple):
-    """Seconds of ops and transfers by size of the micro-batch, or by size and slice of it; S stages, K sizes.
+    """Seconds of ops and transfers by size of the micro-batch (or by size and slice of it); S stages, K sizes.
 
     ops: float64 [kinds, S, K]
-    occupied: float64 [2, S - 1, K]; for which a transfer down, or up, keeps its busiest channel from the next one
-    delayed: float64 [2, S - 1, K]; from when it begins to when it is there
-    overlap: seconds of ops of an overlapped pair, as a share of those that they take one after the other
+    occupied: float64 [2, S - 1, K]; for which a transfer down, or up, keeps the next one from its busiest channel
+    delayed: float64 [2, S - 1, K]; from the begin of a transfer to its arrival
+    overlap: seconds of the two ops of an overlapped pair together, as a share of those one after the other
     """
 
     ops: Floats
@@ -74,10 +78,10 @@ class Seconds(NamedTuple):
 
 
 class OrderColumns(NamedTuple):
-    """The ops of an order, device by device.
+    """The ops of an order as columns, device by device.
 
-    offsets: int64 [devices + 1]; stage, kind, microbatch: of each op; size_of: int64 [micro-batches], place of each one's size
-    paired: of each op, whether it is one of an overlapped pair
+    offsets: int64 [devices + 1], first op of each device; stage, kind, microbatch: of each op
+    size_of: int64 [micro-batches], the row of each one's size in `Seconds`; paired: whether each op is one of an overlapped pair
     """
 
     offsets: Integers
@@ -89,7 +93,7 @@ class OrderColumns(NamedTuple):
 
 
 def columns_of(order: Schedule, samples: Integers) -> OrderColumns:
-    """The columns of an order whose micro-batches have so many samples; sizes rise, and of each its slices."""
+    """The columns of an order of ops; samples: of each micro-batch. Rows of sizes rise, and each size has a row per slice."""
     sizes = np.unique(samples, return_inverse=True)[1].astype(np.int64)
     size_of = (sizes[:, None] * order.slices + np.arange(order.slices)).ravel()
     first = order.overlapped
@@ -98,7 +102,7 @@ def columns_of(order: Schedule, samples: Integers) -> OrderColumns:
 
 
 def order_of_plan(plan: Plan) -> Schedule:
-    """The ops of a plan of a family."""
+    """The ops of a plan whose schedule is a family's."""
     return order_of(plan.schedule, len(plan.stages), len(plan.microbatches), plan.chunks, plan.options)
 
 
@@ -106,13 +110,18 @@ def order_of_plan(plan: Plan) -> Schedule:
 def order_of(
     name: str, stages: int, microbatches: int, chunks: int, options: tuple[tuple[str, OptionValue], ...]
 ) -> Schedule:
-    """The ops of a family's schedule; chunks: stages per device; options: of the family, beside."""
+    """The ops of a family's schedule.
+
+    chunks: stages per device; options: further ones of the family
+    """
     own = schedule_families()[name].of_chunks(chunks) | dict(options)
     return build_schedule(name, stages, microbatches, **own)
 
 
 def seconds_before(layers: LayerCosts, device: int, samples: int, phase: Phase, again: Recompute) -> Floats:
-    """Seconds of a pass of the layers before each cut, and of what runs forward again in it, float64 [layers + 1]."""
+    """Seconds of a pass of all layers before each cut, and of what the policy `again` runs forward again in it, float64 [layers +
+    1].
+    """
     seconds = layers.seconds(device, samples, phase)
     if again != "none":
         seconds = seconds + layers.seconds(device, samples, "forward") * layers.runs_again(again)
@@ -120,7 +129,7 @@ def seconds_before(layers: LayerCosts, device: int, samples: int, phase: Phase, 
 
 
 class QuickReplays:
-    """Quick replays of the plans of one problem."""
+    """Quick replays of the plans of one problem; a call gives the seconds of a plan's."""
 
     def __init__(self, problem: Problem, layers: LayerCosts) -> None:
         self.problem, self.layers = problem, layers
@@ -128,8 +137,10 @@ class QuickReplays:
         self._orders: Kept[Hashable, Schedule] = Kept()
 
     def fill_and_work(self, plan: Plan) -> float:
-        """Lower bound without an order: the longest that passes keep a device busy, and what its stages wait for before and,
-        where full backwards end all, others behind it. 0 as of a call, where replicas take whole micro-batches, and of slices.
+        """Lower bound on a plan's seconds that needs no order of ops: the longest that passes keep a device busy, behind the
+        forwards (and, where full backwards end all, before the backwards) of other devices that it waits for.
+
+        0, as of a call, for plans that quick replays do not cover; also where replicas take whole micro-batches, and for slices.
         """
         if _family_of(plan) is None or plan.replication != "split" or plan.slices > 1:
             return 0.0
@@ -166,14 +177,17 @@ class QuickReplays:
         return float(max(ended, busiest)) * (1.0 - SLACK)
 
     def order(self, *key: Any) -> Schedule:
-        """As `order_of`; those of the last plans, MOST_KEPT ops at most, are kept."""
+        """The ops of a schedule, arguments as of `order_of`; orders of the last plans, of MOST_KEPT ops at most, are kept."""
         order = self._orders.used(key)
         if order is None:
             self._orders.keep(key, order := order_of(*key), MOST_KEPT)
         return order
 
     def _busiest_channel(self, costs: PlanCosts, held: Sequence[StageCollectives]) -> float:
-        """Seconds for which transfers and reductions keep the busiest channel busy; long routes are told apart by identity."""
+        """Seconds for which transfers and reductions keep the busiest channel busy. held: collectives of each stage
+
+        Long routes are told apart by identity.
+        """
         plan, batch, channels = costs.plan, self.problem.batch, self.problem.cluster.channels
         busy = np.zeros(len(channels))
         for stage, (near, far) in enumerate(pairwise(plan.stages) if plan.replication == "split" else ()):
@@ -192,14 +206,16 @@ class QuickReplays:
         return float(busy.max(initial=0.0))
 
     def uses(self, near: tuple[int, ...], far: tuple[int, ...]) -> Counter[int]:
-        """How often transfers of a micro-batch pass each channel, there and back."""
+        """How often the transfers of a micro-batch between two stages, there and back, pass each channel; near, far: devices, one
+        to one
+        """
         route = self.problem.cluster.route
         pairs = [*zip(near, far, strict=True), *zip(far, near, strict=True)]
         return Counter(channel for pair in pairs for channel in route(*pair))
 
     def _seconds(self, costs: PlanCosts, order: Schedule, sizes: Integers) -> Seconds:
-        """The seconds of each size of micro-batch, slice after slice; where replicas take whole micro-batches, those of the
-        fastest.
+        """The tables of a plan; where replicas take whole micro-batches, those of the fastest replica. sizes: samples of
+        micro-batches, rising
         """
         plan, slices, turns = costs.plan, costs.plan.slices, costs.plan.replication != "split"
         parts = [sizes if turns else -(-sizes // count) for count in plan.replicas]
@@ -225,8 +241,9 @@ class QuickReplays:
         return Seconds(flat, occupied, delayed, self.problem.overlap)
 
     def _op_seconds(self, costs: PlanCosts, kind: OpKind, place: tuple[int, int], samples: Integers) -> Floats:
-        """Seconds of an op of a (stage, replica), by its samples; where its device alone decides them as the difference of two
-        sums.
+        """Seconds of an op of a (stage, replica) by its samples, float64 [samples].
+
+        Where the device alone decides them they are the difference of two running sums over layers.
         """
         stage, replica = place
         held, again = costs.plan.stages[stage], costs.recomputation(stage) if kind in BACK else "none"
@@ -245,8 +262,8 @@ class QuickReplays:
         return np.array(found)
 
     def link(self, costs: PlanCosts, source: int, target: int) -> tuple[float, float, float]:
-        """Latency and bytes per second of a transfer between two stages, and seconds per byte for which all of a micro-batch's
-        keep the busiest of its channels busy.
+        """Latency in seconds and bytes per second of a transfer between two stages, and seconds per byte for which all transfers
+        of a micro-batch keep their busiest channel busy.
         """
         flow, share = costs.flow((source, 0), (target, 0))
         ends = costs.plan.stages[source].devices, costs.plan.stages[target].devices
@@ -261,15 +278,19 @@ class QuickReplays:
         )
 
     def _fastest_link(self, costs: PlanCosts, source: int, target: int) -> tuple[float, float, float]:
-        """Least latency and most bytes per second of a transfer between any replicas of two stages, as if nothing met it."""
+        """Least latency and most bytes per second between any replicas of two stages, as if no other transfer met it; 0 seconds
+        busy.
+        """
         places = [[(stage, replica) for replica in range(costs.plan.replicas[stage])] for stage in (source, target)]
         flows = [costs.flow(*pair) for pair in product(*places)]
         return min(flow.latency for flow, _ in flows), max(flow.bandwidth / share for flow, share in flows), 0.0
 
 
 def _family_of(plan: Plan) -> ScheduleFamily | None:
-    """The family of a plan whose quick replay is known: flushed, one op at a time on a device or a pair that overlaps, its
-    results sent behind it; replicas take whole micro-batches where two pipelines meet, and nowhere else.
+    """The family of a plan that quick replays cover; None for others.
+
+    They cover flushed families with one op at a time on a device, or an overlapped pair, that send results behind the op;
+    replicas that split micro-batches, but of two directions ones that take whole micro-batches.
     """
     family = schedule_families().get(plan.schedule)
     if family is None or not family.flush or family.lanes or "streaming" in family.communications:
@@ -279,9 +300,9 @@ def _family_of(plan: Plan) -> ScheduleFamily | None:
 
 
 def _end(costs: PlanCosts, stage: int, held: StageCollectives, began: float, ended: float, free: float) -> float:
-    """When the first replica of a stage has reduced its gradients and updated.
+    """Seconds from the start at which the first replica of a stage has reduced its gradients and updated.
 
-    held: what its replicas do together; began, ended: of its last backward; free: end of the last op of its device
+    held: collectives of its replicas; began, ended: of its last backward; free: end of the last op of its device
     """
     ready, reduced = began, 0.0
     for bucket in held.buckets:
@@ -294,18 +315,21 @@ def _end(costs: PlanCosts, stage: int, held: StageCollectives, began: float, end
 
 
 class CutSeconds(NamedTuple):
-    """Seconds of pipelines of equal replicas, for any cuts; S stages, K sizes, D kinds of device.
+    """Seconds of pipelines of equal replicas under any cuts, for `replay_cuts`; S stages, K sizes of micro-batches, D kinds of
+    device.
 
-    before: float64 [kinds, D, K, layers + 1]; seconds of the ops of the layers before each cut; beside: float64 [kinds, D]
-    kind: int64 [S]; of the device of each stage
+    before: float64 [kinds, D, K, layers + 1]; seconds of an op of all layers before each cut; beside: float64 [kinds, D], per op
+    kind: int64 [S]; kind of each stage's device
     crossing: float64 [K, layers + 1]; bytes of a micro-batch that a replica sends at each cut
-    latency, byte_seconds: float64 [2, S - 1]; of each link, down and up; busy_seconds: per byte that keeps it from the next one
+    latency, byte_seconds: float64 [2, S - 1]; of each link, down and up; busy_seconds: per byte that keep the next transfer from
+    it
     overlap: as of `Seconds`
-    reductions: float64 [S, layers + 1]; seconds to reduce the gradients of the layers before each cut, of each stage's replicas
+    reductions: float64 [S, layers + 1]; seconds in which each stage's replicas reduce the gradients of the layers before each cut
     bucket: float64 [S]; seconds of a bucket of these, inf where gradients are reduced at once
-    loads: float64 [channels, 2, S]; seconds that a channel is busy per second of these, and per byte that crosses behind a stage
-    updates: float64 [D, layers + 1]; seconds of the update of the layers before each cut, at least
-    furthest: int64 [S, layers + 1]; the last layer before which a stage that begins at a layer may end
+    loads: float64 [channels, 2, S]; seconds that a channel is busy, per second of reductions of a stage, and per byte that
+    crosses behind it
+    updates: float64 [D, layers + 1]; lower bound on seconds of the update of the layers before each cut
+    furthest: int64 [S, layers + 1]; the last cut at which a stage that begins at a layer may end
     """
 
     before: Floats
@@ -325,10 +349,10 @@ class CutSeconds(NamedTuple):
 
 @kernel()
 def replay_cuts(order: OrderColumns, costs: CutSeconds, row_of: Integers, cuts: Integers) -> Floats:
-    """Quick replays of partitions, float64 [partitions]; inf where a stage has no layer or ends too late.
+    """Seconds of quick replays of many partitions, float64 [partitions]; inf where a stage has no layer or ends too late.
 
     Gradients are reduced behind the last backward of their stage.
-    cuts: int64 [partitions, stages - 1]; row_of: as in `_run`
+    cuts: int64 [partitions, stages - 1]; row_of: as of `_run`
     """
     kinds, _, sizes, places = costs.before.shape
     stages, found = len(costs.kind), np.full(len(cuts), np.inf)
@@ -377,9 +401,10 @@ def replay_cuts(order: OrderColumns, costs: CutSeconds, row_of: Integers, cuts: 
 
 @kernel(inner=True)
 def _channels_end(loads: Floats, ready: Floats, reducing: Floats, crossing: Floats, cuts: Integers) -> float:
-    """When the last channel has reduced the gradients of all stages, one after another once they are ready, or has had all work.
+    """Seconds from the start at which the last channel has reduced the gradients of all stages, one after another once they are
+    ready, and has moved all bytes.
 
-    ready: of each stage; reducing: its seconds
+    ready: of each stage; reducing: seconds of its reduction
     """
     last, latest = np.argsort(-ready), 0.0
     for channel in range(len(loads)):
@@ -395,10 +420,11 @@ def _channels_end(loads: Floats, ready: Floats, reducing: Floats, crossing: Floa
 
 @kernel()
 def _run(order: OrderColumns, seconds: Seconds, row_of: Integers) -> Floats:
-    """For each stage the begin and end of its last gradient, and the end of its devices' last op, float64 [stages, 3].
+    """For each stage begin and end of its last backward or input gradient, and end of its devices' last op, float64 [stages, 3],
+    in seconds.
 
     Ops of an overlapped pair run one after the other here, each in its share of the pair's seconds.
-    row_of: of each kind, in `seconds.ops`
+    row_of: of each kind of op, its row in `seconds.ops`
     """
     offsets, stage, kind, microbatch, size_of, paired = order
     stages, ranks = seconds.ops.shape[1], len(offsets) - 1

@@ -1,4 +1,4 @@
-"""Remembered: methods whose results are cached per object, by their arguments."""
+"""Remembered: a decorator that caches a method's results per object, by its arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Answer = TypeVar("Answer")
 
 
 def remembered(method: Callable[[Self, *Arguments], Answer]) -> Callable[[Self, *Arguments], Answer]:
-    """The method, called once for each choice of its arguments, which must be hashable and given by position."""
+    """The method with its results cached in its object; its arguments must be hashable and given by position."""
     name = f"_remembered_{method.__name__.strip('_')}"
 
     @wraps(method)

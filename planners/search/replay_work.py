@@ -1,24 +1,24 @@
-"""Replay work: how much a replay of a plan takes of a search that ends by work, not by the clock."""
+"""Replay work: a measure of what a replay takes, by which searches end after equal work on every machine."""
 
 from __future__ import annotations
 
 from simulator import Plan
 
 WORK_PER_SECOND = 25_000
-"""Work (see `replay_work`) that a nominal second stands for, whatever the machine takes for it."""
+"""Work (see `replay_work`) per nominal second, whatever a machine takes for it."""
 
 PREPARED, BY_STAGE, BY_REPLICA = 375, 150, 3
-"""Ops whose replay takes as long as the preparation of a plan, of a stage, and of a stage's replica."""
+"""Work to prepare a plan, per stage of it, and per replica of a stage."""
 
 UNLIKE = 16
-"""Replicas of a stage whose ops are replayed, at most: of more, on large clusters, like ones are one."""
+"""Replicas of a stage, at most, whose ops count: of more, on large clusters, those that do the same are replayed once."""
 
 OF_SIZES = 0.01
-"""Work of an evaluation of unequal sizes, which extends a profile by a stage."""
+"""Work of an evaluation of unequal sizes, which extends a profile by one stage."""
 
 
 def replay_work(stages: int, replicas: int, microbatches: int) -> int:
-    """Work of a replay with its preparation, in pairs of a forward and a backward (about 20 microseconds).
+    """Work of a plan's replay with its preparation; the unit is a forward and a backward (about 20 microseconds).
 
     stages: of the pipeline; replicas: of each stage
     """
@@ -26,5 +26,5 @@ def replay_work(stages: int, replicas: int, microbatches: int) -> int:
 
 
 def work_of(plan: Plan) -> int:
-    """`replay_work` of a plan, as if all stages had the most replicas."""
+    """Work of a plan's replay, as if all stages had as many replicas as the one with most."""
     return replay_work(len(plan.stages), max(plan.replicas), len(plan.microbatches) * plan.slices)

@@ -20,10 +20,10 @@ Kind = TypeVar("Kind", bound=Note)
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is proven about a plan; false if nothing is.
+    """What is proven about a plan; false (as a bool) if nothing is.
 
     space: the plans among which none is faster, in words; empty where nothing is proven
-    engine: what replayed them, or attained the bound on all of them
+    engine: what replayed all of them, or reached the lower bound on them
     reason: why nothing is proven; empty with a proof
     """
 
@@ -40,11 +40,11 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    """The best plan known that fits and decides one thing otherwise.
+    """The best known plan that fits and makes one decision otherwise than the answer.
 
-    decision: what is decided, as in "micro-batches"; chosen, other: what the answer, and this plan, have, in words
+    decision: its name, as "micro-batches"; chosen, other: what the answer has, and what this plan has, in words
     seconds: of its iteration; peak_bytes: of its fullest device, None where it was not replayed
-    notation: of the plan; empty where there is none but a bound
+    notation: the plan in short; empty where there is only a lower bound
     problem, plan: to replay it; None where there is no plan
     """
 
@@ -60,17 +60,17 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result(FoundReplay):
-    """The plan that a search found, with its replay, bound and proof.
+    """The plan that a search found, with its replay, lower bound and proof.
 
-    outcome: the plan on the reference engine, with the problem's own options
+    outcome: the plan's replay on the reference engine, with the problem's own options
     proof: of the plan being the fastest of a space of plans, or why there is none
     evaluations: plans replayed; planning_seconds: CPU seconds of the search in this process, compilation included
-    interrupted: the search stopped early (interrupt or budget) and the plan is the best so far
+    interrupted: whether the search stopped early (interrupt or budget), with the best plan so far
     history: the improvements on the way
-    notes: what the planner says of its search and its plan; `noted` finds those of a kind
-    replayed: the plans that were replayed, links contended as the problem says, and their scores
+    replayed: all plans that were replayed, with links contended as the problem says, and their scores
     told: runner-ups that the planner knows itself
-    judged: what its search compared it by: its seconds, or what the judge of its request counts it as
+    notes: what the planner says of its search and its plan; `noted` finds those of a kind
+    judged: what the search compared the plan by: its seconds, or those as which the request's judge counts it
     """
 
     outcome: Outcome
@@ -86,12 +86,12 @@ class Result(FoundReplay):
 
     @property
     def plan(self) -> Plan:
-        """The answer."""
+        """The plan that was found."""
         return self.outcome.plan
 
     @property
     def problem(self) -> Problem:
-        """The question."""
+        """The problem that was planned for."""
         return self.outcome.problem
 
     @property
@@ -101,12 +101,12 @@ class Result(FoundReplay):
 
     @property
     def error_low(self) -> float:
-        """The seconds from which 90 % of runs like this one take, up to `error_high`."""
+        """Lower end, in seconds, of the interval in which 90 % of measured runs like this one would lie."""
         return self.outcome.error_low
 
     @property
     def error_high(self) -> float:
-        """The seconds up to which 90 % of runs like this one take, from `error_low`."""
+        """Upper end, in seconds, of the interval in which 90 % of measured runs like this one would lie."""
         return self.outcome.error_high
 
     @property
@@ -116,7 +116,7 @@ class Result(FoundReplay):
 
     @property
     def shown(self) -> Outcome:
-        """The outcome, on the reference engine."""
+        """The replay on the reference engine, which reports show."""
         return self.outcome
 
     @property
@@ -126,16 +126,16 @@ class Result(FoundReplay):
 
     @property
     def gap(self) -> float:
-        """Gap of the plan above the bound, as a share of the bound; infinite over a bound of 0."""
+        """Distance of the plan's seconds above the bound, as a share of the bound; infinite over a bound of 0."""
         return self.outcome.gap
 
     @property
     def details(self) -> dict[str, object]:
-        """The figures of all notes by name, for files; programs ask for a kind of note."""
+        """The figures of all notes by name, for files (programs ask for a kind of note)."""
         return {name: value for note in self.notes for name, value in note.figures.items()}
 
     def noted(self, kind: type[Kind]) -> Kind | None:
-        """The last note of a kind; None where the planner told none."""
+        """The last note of a kind; None where the planner left none."""
         return next((note for note in reversed(self.notes) if isinstance(note, kind)), None)
 
     def __repr__(self) -> str:
@@ -147,7 +147,7 @@ class Result(FoundReplay):
         return self.outcome.tables()
 
     def remarks(self) -> tuple[str, ...]:
-        """The plan in a line, seconds beside the bound, what is proven, what the search took."""
+        """Lines for a report: the plan, its seconds beside the bound, what is proven, what the search took, notes."""
         gap = " (the gap above is to the lower bound on any plan)" if self.proof else ""
         return (
             self.outcome.words,

@@ -9,6 +9,7 @@ from planners.search.result import Result, RunnerUp
 from simulator import Outcome, Plan, Problem, Score, counted, flushes, recompute_phrases
 
 Decision = Callable[[Problem, Plan], object]
+"""(problem, plan) -> what the plan has, in words."""
 
 
 def _replicas(problem: Problem, plan: Plan) -> str:
@@ -46,7 +47,7 @@ DECISIONS: dict[str, Decision] = {
     "layers of stages": _layers,
     "shared layers": lambda problem, plan: str(len({split.layer for split in plan.splits})),
 }
-"""Decisions of plans -> the value of a plan in words; runs of equal stages are counted."""
+"""Decisions by name -> what a plan has, in words; equal stages in a row are counted."""
 
 WITHIN: dict[str, tuple[str, ...]] = {
     "replicas": ("stages",),
@@ -54,14 +55,16 @@ WITHIN: dict[str, tuple[str, ...]] = {
     "layers of stages": ("stages",),
     "shared layers": ("stages",),
 }
-"""Decisions that only plans which agree in others decide otherwise: replicas of other stages are other stages."""
+"""Decisions that are compared only between plans that agree in others: replicas of other stages cannot be compared."""
 
 
 def runner_ups(answer: Result | Outcome, beside: Mapping[Plan, Score] = MappingProxyType({})) -> tuple[RunnerUp, ...]:
-    """By decision, in the order of DECISIONS, the best plan that decides otherwise: what the planner knows, or the fastest of
-    those that it replayed and that fit; the first of equals. A decision without one is left out.
+    """By decision, the best known plan that decides otherwise than an answer, in the order of DECISIONS; decisions without one
+    are left out.
 
-    answer: of a search, or a plan's replay, of which nothing else is known; beside: other plans of the problem, and their scores
+    It is what the planner knows itself, or the fastest replayed plan that fits; the first of equals.
+    answer: of a search, or the replay of a plan, of which nothing else is known; beside: other plans of the problem and their
+    scores
     """
     found: dict[str, RunnerUp] = {}
     if isinstance(answer, Result):
@@ -75,9 +78,9 @@ def runner_ups(answer: Result | Outcome, beside: Mapping[Plan, Score] = MappingP
 
 
 def otherwise(problem: Problem, plan: Plan, replayed: Mapping[Plan, Score]) -> dict[str, RunnerUp]:
-    """By decision the fastest of the replayed plans that fit and decide otherwise than a plan; the first of equals.
+    """By decision, the fastest replayed plan that fits and decides otherwise than a plan; the first of equals.
 
-    Plans that update with stale weights, which a search may look at, are none beside one that is flushed, nor it beside them.
+    Flushed plans are compared with flushed ones, plans that update with stale weights with such.
     """
     chosen = {name: str(decide(problem, plan)) for name, decide in DECISIONS.items()}
     found: dict[str, RunnerUp] = {}
@@ -92,4 +95,5 @@ def otherwise(problem: Problem, plan: Plan, replayed: Mapping[Plan, Score]) -> d
 
 
 def _fitting(replayed: Mapping[Plan, Score], flushed: bool) -> Iterator[tuple[Plan, Score]]:
+    """Plans that fit and are flushed, or, if `flushed` is False, that fit and are not; with their scores."""
     return ((plan, score) for plan, score in replayed.items() if score.fits and flushes(plan) == flushed)

@@ -1,4 +1,6 @@
-"""Options: what a user may ask of a plan, declared once; loads nothing, so that the command line can print its help at once."""
+"""Options: what a user may ask of a plan, declared once. It loads nothing heavy, so that the command line prints its help at
+once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ Count = Annotated[int, Bounds(ge=1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """Options of every plan that a user may fix; None leaves the choice to the planner.
+    """Options that a user may fix of every plan; None leaves the choice to the planner.
 
     schedule: name of a schedule family; by default each planner's own
     microbatches: micro-batches per iteration; by default searched (pipedream: as many as devices)
@@ -95,7 +97,7 @@ PLANNER_OPTIONS: Mapping[str, DeclaredOption] = {
         DeclaredOption("host", str, help="kind of device in whose memory tensors stay: it pays for no transfers"),
     )
 }
-"""Options of single planners; what is not asked for is searched, or as the planner's documentation says."""
+"""Options that only some planners take; what is not asked for is searched, or as the planner's documentation says."""
 
 DECLARED: Mapping[str, DeclaredOption] = {
     **ASKED,
@@ -106,7 +108,7 @@ DECLARED: Mapping[str, DeclaredOption] = {
 
 
 def takes(*names: str) -> dict[str, DeclaredOption]:
-    """The declarations of these names."""
+    """The declarations of the options of these names."""
     return {name: DECLARED[name] for name in names}
 
 

@@ -1,7 +1,7 @@
-"""Timed orders: families whose order depends on seconds, given those of a plan's own stages.
+"""Timed orders: of families whose order of ops depends on seconds, the order for the seconds of a plan's own stages.
 
-A family such as ZB-V places weight gradients for a few seconds that stand for all stages. Its own order is for unit seconds;
-neither order is always the faster, so that both are replayed.
+A family such as ZB-V places weight gradients by a few seconds that stand for all stages; by default unit seconds. As neither
+order is always the faster, both are replayed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _KINDS = (OpKind.FORWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT)
 
 
 def with_timed(problem: Problem, plans: Iterable[Plan], layer_costs: LayerCosts) -> Iterator[Plan]:
-    """Each plan, followed by the one made for its stages' seconds where its family has such orders and the plan says none."""
+    """Each plan, followed by the same plan timed for its stages where its family has such orders and the plan names no
+    seconds.
+    """
     for plan in plans:
         yield plan
         if OPTION in schedule_families()[plan.schedule].options and OPTION not in dict(plan.options):
@@ -33,8 +35,9 @@ def with_timed(problem: Problem, plans: Iterable[Plan], layer_costs: LayerCosts)
 
 
 class StageOpSeconds(NamedTuple):
-    """Seconds of the ops of a plan's largest micro-batch on a replica of each stage, float64 [stages], and of a transfer over
-    each boundary, float64 [stages - 1]: 0 within a device.
+    """Seconds of the ops of a plan's largest micro-batch on a replica of each stage, float64 [stages].
+
+    transfer: over each boundary between stages, 0 within a device, float64 [stages - 1]
     """
 
     forward: Floats
@@ -44,7 +47,7 @@ class StageOpSeconds(NamedTuple):
 
 
 def op_seconds(costs: PlanCosts) -> StageOpSeconds:
-    """The seconds of the ops of a plan whose replicas split every micro-batch, without what stages run again."""
+    """Seconds of the ops of a plan whose replicas split every micro-batch, without recomputation."""
     plan, size = costs.plan, max(costs.plan.microbatches)
     parts = [-(-size // copies) for copies in plan.replicas]
     forward, back, weights = (
@@ -61,7 +64,9 @@ def op_seconds(costs: PlanCosts) -> StageOpSeconds:
 
 
 def stage_seconds(costs: PlanCosts) -> tuple[float, ...]:
-    """Mean seconds of a stage's forward, input gradient and weight gradient of the largest micro-batch, and of a transfer."""
+    """Mean seconds of a stage's forward, input gradient and weight gradient of the largest micro-batch, and of a transfer (0
+    without any).
+    """
     *ops, transfers = op_seconds(costs)
     crossed = transfers[transfers > 0]
     return (*map(fmean, ops), fmean(crossed) if len(crossed) else 0.0)

@@ -1,7 +1,8 @@
-"""Told apart: whether the model can tell two plans apart, whose seconds both have an error, and which measurement would.
+"""Told apart: whether the model's seconds of two plans differ by more than its error, and which measurement would decide.
 
-Two plans are not told apart where the middle of the error of either, the median of runs like it, lies within the error of the
-other. Errors are mostly common to plans of one class, so that an order is surer than that; by how much no published row tells.
+Two plans are not told apart if the median of real runs of either, as the error predicts it, lies within the error interval of the
+other. Errors are mostly common to plans of one class, so that the order of two plans is surer than that; by how much no published
+row tells.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from planners.search.runner_ups import runner_ups
 from simulator import TIME_PARTS, Outcome, error_of, simulate
 
 FINE = frozenset({"layers of stages"})
-"""Decisions in which plans of one kind differ: such a runner-up is not told of."""
+"""Decisions in which plans differ too little to be named as runner-ups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What two plans differ in most. part: of `TIME_PARTS`; one, other: mean seconds of a device in it"""
+    """The part of an iteration in which two plans differ most.
+
+    part: of `TIME_PARTS`; one, other: mean seconds of a device in it, of the first and the second plan
+    """
 
     part: str
     one: float
@@ -36,8 +40,8 @@ class Difference:
 class Rival:
     """The nearest runner-up that the model does not tell apart from an answer.
 
-    error_low, error_high: of its seconds; others: runner-ups that are not told apart either
-    difference: what both plans' replays differ in most; None where it has no plan
+    error_low, error_high: ends of the error interval of its seconds; others: number of further runner-ups that are not told apart
+    difference: the part in which both plans' replays differ most; None where the runner-up has no plan
     """
 
     runner_up: RunnerUp
@@ -47,7 +51,7 @@ class Rival:
     difference: Difference | None
 
     def record(self) -> dict[str, Any]:
-        """The figures by name, in base units."""
+        """The figures by name, in base units (seconds)."""
         one, apart = self.runner_up, self.difference
         return {
             "decision": one.decision,
@@ -64,7 +68,7 @@ class Rival:
         }
 
     def __str__(self) -> str:
-        """What is not told apart, and what would tell."""
+        """A sentence: which plan is not told apart, and what measurement would tell."""
         one = self.runner_up
         more = f", nor from {counted(self.others, 'more runner-up')}" if self.others else ""
         said = (
@@ -74,19 +78,22 @@ class Rival:
 
 
 def measurement(difference: Difference | None) -> str:
-    """Which measurement tells two plans apart."""
+    """A sentence: which measurement tells two plans apart."""
     told = f", which differ most in {difference}" if difference else ""
     return f"a measured iteration of both would tell{told}; of either, pipeplan calibrate --plan FILE brings the model nearer"
 
 
 def told_apart(one: float, error: PredictionError, other: float, of_other: PredictionError) -> bool:
-    """Whether of two plans' seconds, each with its error, the middle of neither lies within the error of the other's."""
+    """Whether two plans' seconds are told apart: the median of neither lies within the error interval of the other.
+
+    one, other: predicted seconds; error, of_other: the errors of these predictions
+    """
     (low, high), (least, most) = error.of(one), of_other.of(other)
     return not (low <= of_other.median * other <= high or least <= error.median * one <= most)
 
 
 def error_of_runner_up(outcome: Outcome, one: RunnerUp) -> PredictionError:
-    """What the seconds of a runner-up may be off by; of one without a plan as those of the answer."""
+    """The error of a runner-up's predicted seconds; of one without a plan, the error of the answer's."""
     return outcome.error if one.problem is None or one.plan is None else error_of(one.problem, one.plan, "seconds")
 
 
@@ -96,7 +103,7 @@ def is_told_apart(outcome: Outcome, one: RunnerUp) -> bool:
 
 
 def nearest_rival(result: Result) -> Rival | None:
-    """The nearest runner-up of an answer that is not told apart from it, of those that decide more than layers of stages."""
+    """The fastest runner-up that is not told apart from an answer; None where all are. Decisions of FINE are left out."""
     outcome = result.outcome
     near = [one for one in runner_ups(result) if one.decision not in FINE and not is_told_apart(outcome, one)]
     if not near:
@@ -109,7 +116,7 @@ def nearest_rival(result: Result) -> Rival | None:
 
 
 def difference(one: Outcome, other: Outcome) -> Difference:
-    """The part of an iteration in which two plans' mean seconds differ most."""
+    """The part of an iteration in which two plans' mean seconds per device differ most."""
     mine, others = one.time_split().mean, other.time_split().mean
     place = int(np.argmax(np.abs(mine - others)))
     return Difference(TIME_PARTS[place], float(mine[place]), float(others[place]))
