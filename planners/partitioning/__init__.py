@@ -1,1 +1,1 @@
-"""Partitioning: the search for cuts that planners share, balanced in seconds or within memory."""
+"""Partitioning: searches for cuts of a network that planners share, balanced in seconds or within memory."""

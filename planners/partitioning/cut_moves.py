@@ -1,4 +1,4 @@
-"""Cut moves: partitions near another one, and the climb from one to the next while any of them is faster."""
+"""Cut moves: the partitions near a given one, and a climb over them while any is faster."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from hardware_profiles import Floats, Integers
 from simulator import SLACK
 
 STEPS = (1, 2, 4, 8)
-"""Places by which a move shifts a cut."""
+"""Places by which a move shifts a single cut."""
 
 MOST_ROUNDS = 40
-"""Rounds of moves at most; each takes the best move."""
+"""Rounds of a climb, at most; each takes the best move."""
 
 
 def number_of_moves(boundaries: int, *, runs: bool) -> int:
-    """How many partitions `moved` hands back."""
+    """Number of partitions that `moved` returns. boundaries: cuts of the partition"""
     return boundaries * (boundaries - 1 + 2 * len(STEPS)) if runs else 2 * len(STEPS) * boundaries
 
 
 def moved(cuts: Integers, places: Integers, *, runs: bool) -> Integers:
-    """One cut shifted by STEPS places, or a run of them by one, either way, int64 [moves, boundaries]; some cannot be.
+    """Partitions with one cut shifted by STEPS places either way, or a run of cuts by one place, int64 [moves, boundaries].
 
-    cuts: int64 [boundaries], of `places`, where stages may begin; runs: whether runs of several cuts are shifted
+    cuts: int64 [boundaries], of `places`, where stages may begin; runs: whether runs of several cuts are shifted, too
+    Cuts that leave the network stand at its end, and a shifted cut may pass another: such partitions have a stage without layers.
     """
     boundaries, shifts, every = len(cuts), list[Integers](), np.arange(len(cuts))
     for first in range(boundaries):
@@ -36,9 +37,9 @@ def moved(cuts: Integers, places: Integers, *, runs: bool) -> Integers:
 
 
 def relocated(cuts: Integers, places: Integers) -> Integers:
-    """One cut taken away and another stage halved, int64 [boundaries * stages, boundaries]; some cannot be.
+    """Partitions with one cut taken away and the middle of a stage cut instead, int64 [boundaries * stages, boundaries].
 
-    cuts, places: as of `moved`
+    cuts, places: as of `moved`; some have a stage without layers
     """
     boundaries, at = len(cuts), np.searchsorted(places, cuts)
     ends = np.concatenate([[0], at, [len(places) - 1]])
@@ -50,9 +51,9 @@ def relocated(cuts: Integers, places: Integers) -> Integers:
 
 
 def climbed(cuts: Integers, quick: Callable[[Integers], Floats], moves: Callable[[Integers], Integers]) -> Integers:
-    """The partitions of the last round of moves, the fastest first, int64 [partitions, boundaries].
+    """The partitions of a climb's last round, fastest first, int64 [partitions, boundaries].
 
-    cuts: int64 [boundaries], to begin with; quick: seconds of partitions; moves: partitions near one
+    cuts: int64 [boundaries], to begin with; quick: seconds of partitions; moves: partitions near a given one
     """
     seconds, every = float(quick(cuts[None])[0]), cuts[None]
     for _ in range(MOST_ROUNDS):

@@ -13,21 +13,22 @@ from planners.partitioning.partition_costs import every_cuts, makespans, straigh
 from simulator import LayerCosts
 
 MOST_PARTITIONS = 20_000
-"""Partitions that `equal_partition` tries one by one."""
+"""Partitions, at most, that `equal_partition` tries one by one."""
 
 
 EQUAL_SLACK = 0.02
-"""Largest share by which a partition may be slower with equal micro-batches and still be tried with a smaller last one."""
+"""Share by which a partition may be slower with equal micro-batches and still be tried with a smaller last one."""
 
 
 def equal_partition(
     costs: LayerCosts, devices: Sequence[int], sizes: Sequence[int], spare: Sequence[float] = ()
 ) -> tuple[float, tuple[int, ...], int] | None:
-    """The fastest GPipe with one micro-batch size: seconds, cuts and size; None where none fits.
+    """The fastest GPipe pipeline with one micro-batch size, as (seconds, cuts, size), without the update; None where none fits.
 
-    sizes: to choose from, in samples; the last micro-batch takes what is left. spare: as in `straight_costs`
-    Without the update. Of every size all partitions are tried, or, where they are more than MOST_PARTITIONS, those that
-    `fastest_cuts` finds within EQUAL_SLACK: of a size that divides the batch, the fastest.
+    devices: of each stage; sizes: to choose from, in samples; the last micro-batch takes what is left; spare: as of
+    `straight_costs`
+    For every size all partitions are tried, or, where they are more than MOST_PARTITIONS, those that `fastest_cuts` finds within
+    EQUAL_SLACK: for a size that divides the batch, the fastest.
     """
     layers = len(costs.problem.workload)
     every: Integers | None = None

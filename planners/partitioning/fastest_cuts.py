@@ -1,6 +1,5 @@
-"""Fastest cuts: the partitions with the least makespan, stages and transfers weighed.
-
-For every planner that has no rule of its own.
+"""Fastest cuts: the partitions with the least makespan in closed form, stages and transfers weighed; for planners without a rule
+of their own.
 """
 
 from __future__ import annotations
@@ -20,19 +19,21 @@ from planners.partitioning.partition_costs import PartitionCosts
 from simulator import kernel
 
 EXCESSES = (*(0.01 * 8.0**power for power in range(4)), math.inf)
-"""Shares above the fastest slowest stage that stages may have where `fastest_cuts` seeks a first partition."""
+"""Shares of the fastest slowest stage by which caps exceed it, one after the other, where `fastest_cuts` seeks a first
+partition.
+"""
 
 
 LABELS_AN_END = 4.0
-"""Partial partitions of a stage, on average for each layer that it ends before, above which `fastest_cuts` halves its bands."""
+"""Partial partitions of a stage, on average per layer that it ends before, above which `fastest_cuts` halves its bands."""
 
 
 TIGHTER = 0.01
-"""Share by which a cap on the stages must fall for what can follow to be found again."""
+"""Share by which the cap on a stage must fall for bounds on what follows to be computed anew."""
 
 
 class Tables(NamedTuple):
-    """The arrays of `PartitionCosts`, as compiled code takes them; `furthest` is there."""
+    """The arrays of `PartitionCosts`, as compiled code takes them; `furthest` is always an array."""
 
     stage_seconds: Floats
     kind: Integers
@@ -42,11 +43,11 @@ class Tables(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """Least figures of the rest of a partial partition.
+    """Lower bounds on what follows a partial partition.
 
     rest: float64 [layers + 1]; least sum of the stages behind, by the layer at which they begin
-    floor: float64 [passes, layers + 1]; the least slowest of these, of each pass
-    weight: of the slowest, which all micro-batches but one follow; limit: seconds that a partition may take
+    floor: float64 [passes, layers + 1]; least seconds of the slowest of these, of each pass
+    weight: factor on the slowest, which all micro-batches but one follow; limit: seconds that a partition may take
     """
 
     rest: Floats
@@ -56,7 +57,9 @@ class Ahead(NamedTuple):
 
 
 def least_seconds(costs: PartitionCosts, microbatches: int) -> float:
-    """Lower bound on the seconds of any partition: the least sum and the least bottleneck of all; inf if none is feasible."""
+    """Lower bound on the seconds of any partition, from the least sum and the least slowest stage of all; inf if no partition is
+    feasible.
+    """
     rest, floor = _completions(_tables(costs))
     return (
         math.inf if rest[0, 0] == math.inf else pipelined(float(rest[0, 0]), float(floor[:, 0, 0].sum()), microbatches)
@@ -66,7 +69,7 @@ def least_seconds(costs: PartitionCosts, microbatches: int) -> float:
 def fastest_cuts(
     costs: PartitionCosts, microbatches: int, *, slack: float = 0.0
 ) -> list[tuple[float, tuple[int, ...]]]:
-    """The partitions with the least makespan on idle links, exactly, best first: (seconds, cuts); none where none is feasible.
+    """The partitions with the least makespan on idle links, exactly, best first, as (seconds, cuts); [] where none is feasible.
 
     With equal micro-batches, the first one runs through all stages and links, and each of the others follows behind the slowest
     of them:
@@ -75,9 +78,9 @@ def fastest_cuts(
 
     which a replay meets where forwards run before backwards and no two links share a channel; elsewhere it is an estimate.
 
-    slack: partitions that are slower by up to this share are handed back too, as long as no other has as small a sum and as
-        fast a slowest stage or link in every pass: a replay may prefer one of these
-    A single micro-batch has nobody behind it, so that only the sum counts: one partition is handed back, whatever the slack, of
+    slack: partitions that are slower by up to this share are returned too, as long as no other has as small a sum and as fast a
+    slowest stage or link in every pass: a replay may prefer one of these
+    With a single micro-batch nothing follows, so that only the sum counts: one partition is returned, whatever the slack, of
     equal sums (as where no cut costs anything) the one whose slowest stage is fastest.
     Method: the front of (sum, slowest of each pass) is carried from stage to stage for each last layer. A partial partition is
     dropped if another is nowhere worse, or if even the best that can follow exceeds a limit: the seconds of a partition found
@@ -97,7 +100,8 @@ def fastest_cuts(
 
 
 def _good_seconds(costs: PartitionCosts, microbatches: int, tables: Tables, least_sum: float, floor: Floats) -> float:
-    """The least makespan of a few partitions: those of least sum whose stages and links are within caps, rising from `floor`.
+    """Least makespan of a few partitions, an upper bound for the search: those of least sum within rising caps on stages and
+    links.
 
     least_sum: of all stages and links; floor: seconds of the fastest slowest stage of each pass, float64 [passes]
     """
@@ -114,8 +118,8 @@ def _good_seconds(costs: PartitionCosts, microbatches: int, tables: Tables, leas
 
 
 def first_cuts(costs: PartitionCosts) -> list[list[int]]:
-    """Partitions to begin a search with, unlike: those of least sum whose stages and links are within caps, which rise from the
-    seconds of the fastest slowest one; none where none is feasible.
+    """Unlike partitions to begin a search with: those of least sum within caps on stages and links that rise from the fastest
+    slowest ones; [] where none is feasible.
     """
     tables, found = _tables(costs), list[list[int]]()
     rest, floor = _completions(tables)
@@ -128,14 +132,16 @@ def first_cuts(costs: PartitionCosts) -> list[list[int]]:
 
 
 def _rising(floor: Floats) -> Iterator[Floats]:
-    """Caps of the seconds of stages and links in each pass, float64 [passes], from those of the fastest slowest ones to none."""
+    """Caps on the seconds of stages and links in each pass, float64 [passes], from those of the fastest slowest ones to
+    infinity.
+    """
     yield floor
     for excess in EXCESSES:
         yield floor + (excess * floor.sum() if excess < math.inf else math.inf)
 
 
 def _quickest_within(tables: Tables, caps: Floats) -> tuple[float, list[int]]:
-    """The least sum of stages and links within the caps, inf where there is none, and cuts that have it."""
+    """The least sum of stages and links within the caps, and cuts that have it; inf and [] where there are none."""
     capped = _capped(tables, caps)
     rest, _ = _completions(capped)
     once = float(rest[0, 0])
@@ -143,6 +149,7 @@ def _quickest_within(tables: Tables, caps: Floats) -> tuple[float, list[int]]:
 
 
 def _tables(costs: PartitionCosts) -> Tables:
+    """The arrays of partition costs, without a limit of memory where they have none."""
     everywhere = np.full((len(costs.kind), costs.layers + 1), costs.layers)
     return Tables(
         np.ascontiguousarray(costs.stage_seconds),
@@ -165,7 +172,9 @@ def _capped(tables: Tables, caps: Floats) -> Tables:
 
 @kernel()
 def _last_ends(stage_seconds: Floats, caps: Floats) -> Integers:
-    """The last end with which a stage is within the caps in every pass, by kind and first layer; that layer where none is."""
+    """The last end with which a stage is within the caps in every pass, by kind and first layer, int64 [kinds, layers + 1]; that
+    layer where there is none.
+    """
     passes, kinds, places, _ = stage_seconds.shape
     last = np.empty((kinds, places), dtype=np.int64)
     for kind in range(kinds):
@@ -180,10 +189,10 @@ def _last_ends(stage_seconds: Floats, caps: Floats) -> Integers:
 
 
 def _sweep(tables: Tables, weight: float, limit: float, slack: float) -> list[tuple[float, tuple[int, ...]]]:
-    """All partitions within a limit in seconds, and a share above the best, that no other beats in everything, best first.
+    """All partitions within `limit` seconds, and a share `slack` above the best, that no other beats in everything, best first.
 
     Bands of seconds of the slowest stage are halved while one has more than LABELS_AN_END partial partitions. In the narrowest
-    ones, where all stages that are the slowest are alike, only the sum counts: an end has few.
+    bands, where all slowest stages are alike, only the sum counts: an end has few.
     """
     passes = len(tables.stage_seconds)
     found, bands = list[tuple[float, tuple[int, ...]]](), [(np.full(passes, -np.inf), np.full(passes, np.inf))]
@@ -208,7 +217,7 @@ def _sweep(tables: Tables, weight: float, limit: float, slack: float) -> list[tu
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Band:
-    """What partitions whose slowest stage of each pass takes from `least` to `upto` seconds may be made of.
+    """Tables, and bounds on what follows, for partitions whose slowest stage of each pass takes from `least` to `upto` seconds.
 
     rest, floor: as `_completions` finds them for these tables
     """
@@ -221,7 +230,7 @@ class _Band:
 
 
 def _narrowed(tables: Tables, weight: float, limit: float, above: Floats, upto: Floats) -> _Band | None:
-    """The band `above` < slowest <= `upto` without what a limit in seconds rules out; None where nothing is left."""
+    """The band `above` < slowest <= `upto` without stages that `limit` seconds rule out; None where no partition is left."""
     capped = _capped(tables, upto)
     while True:
         rest, floor = _completions(capped)
@@ -238,7 +247,7 @@ def _narrowed(tables: Tables, weight: float, limit: float, above: Floats, upto: 
 def _labels(
     band: _Band, weight: float, limit: float, most: int
 ) -> list[tuple[float, list[float], tuple[int, ...]]] | None:
-    """Sum, slowest of each pass and cuts of the partitions of a band that no other beats.
+    """Sum, slowest of each pass, and cuts of the partitions of a band that no other beats.
 
     None where more than `most` partial partitions of a stage are not beaten.
     """
@@ -299,7 +308,8 @@ def _quickest_once(tables: Tables, rest: Floats) -> Integers:
     """The cuts with the least sum, int64 [stages - 1]; of equal sums those with the fastest slowest stage, its link included.
 
     rest: least sums, of `_completions`; the first one is finite
-    Best tails, from the last stage to the first: a tail with as small a sum and a faster slowest stage serves every front better.
+    A tail is built from the last stage to the first: one with as small a sum and a faster slowest stage serves every front
+    better.
     """
     stage_seconds, kind, link_seconds, latency_seconds, furthest = tables
     passes, _, places, _ = stage_seconds.shape
@@ -329,9 +339,10 @@ def _quickest_once(tables: Tables, rest: Floats) -> Integers:
 def _extended(
     tables: Tables, stage: int, state: Floats, place: Integers, ahead: Ahead, most: int
 ) -> tuple[Floats, Integers, bool]:
-    """Every partial partition with one stage more that is not beaten: its sum and slowest of each pass; its end and parent.
+    """Every partial partition with one stage more that no other beats: its sum and slowest of each pass; its end and the row it
+    extends.
 
-    The third value is False where they are more than `most`.
+    The third value is False where there are more than `most`.
     """
     stage_seconds, kind, link_seconds, latency_seconds, furthest = tables
     rest, floor, _, limit = ahead

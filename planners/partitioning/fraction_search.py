@@ -1,9 +1,9 @@
 """Fraction search: cuts inside layers, which neighbouring stages share by output channels (BaPipe, arXiv 2012.12544, step 3).
 
-A place to cut at is a number of parts, GRAIN a layer: between layers, or inside one that can be split (`simulator.LayerSplit`).
+A place to cut at is a number of parts, GRAIN per layer: between layers, or inside one that can be split (`simulator.LayerSplit`).
 Fractions even out what whole layers leave uneven, for more bytes on the link: both stages read the layer's input. On boards that
-stream, `streamed_fractions` cuts so that all stages take as long as each other; `FractionSearch` moves cuts while replays are
-faster, of any plan of contiguous stages.
+stream, `streamed_fractions` cuts so that all stages take equally long; `FractionSearch` moves cuts while replays are faster, of
+any plan of contiguous stages.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ from simulator import (
 )
 
 GRAIN = 16
-"""Parts of a layer between which it may be cut."""
+"""Parts into which a layer may be cut."""
 
 MOVES = tuple(step for size in (16, 8, 4, 2, 1) for step in (-size, size))
-"""Parts by which a cut moves in one step."""
+"""Parts by which a cut moves in one step, in the order in which they are tried."""
 
 
 def places_of(workload: Workload) -> list[int]:
-    """Places where a network may be cut, rising, with both ends: inside layers that have a weight for each part, too."""
+    """Places where a network may be cut, in parts, rising, with both ends; inside a layer where it can be split and has a weight
+    for each part.
+    """
     places = [0]
     for number, (layer, may) in enumerate(zip(workload.layers, splittable_layers(workload), strict=True)):
         inside = may and layer.parameters >= GRAIN
@@ -49,7 +51,7 @@ def places_of(workload: Workload) -> list[int]:
 
 
 class FractionSearch:
-    """Plans of contiguous stages whose cuts may lie inside layers."""
+    """Search for plans of contiguous stages whose cuts may lie inside layers; plans are compared by their replays."""
 
     def __init__(self, evaluate: Evaluator, request: Request) -> None:
         self.evaluate, self.problem, self.request = evaluate, evaluate.problem, request
@@ -57,7 +59,9 @@ class FractionSearch:
         self._known, self._even = set(self.places), dict[tuple[int, ...], list[int]]()
 
     def evened(self, plan: Plan) -> Plan:
-        """The better one of a pipeline of one board per stage and that whose fractions even these out, where layers stream."""
+        """The better of a plan with one board per stage and the same plan with fractions that even out its stages; the plan
+        itself where a device does not stream.
+        """
         devices = [stage.devices[0] for stage in plan.stages]
         if not all(map(self.evaluate.layer_costs.streams, devices)):
             return plan
@@ -67,7 +71,11 @@ class FractionSearch:
         return min(plan, self.at(plan, self._even[key]), key=self._key)
 
     def on_grid(self, plan: Plan, most: int) -> Plan:
-        """The best of a plan and all that differ in cuts alone, on the finest grid of sixteenths that has no more than `most`."""
+        """The best of a plan and all plans that differ in cuts alone, on the finest grid of parts that has at most `most` such
+        plans.
+
+        Grids are every part, every second, ..., every whole layer; the plan itself where even the last has more.
+        """
         cuts = len(plan.stages) - 1
         for every in (1, 2, 4, 8, GRAIN):
             grid = [place for place in self.places[1:-1] if place % every == 0]
@@ -77,9 +85,9 @@ class FractionSearch:
         return plan
 
     def climbed(self, plan: Plan) -> Iterator[Plan]:
-        """A plan after the best of its moves, again and again, while that one is better; its stages are contiguous.
+        """Better and better plans: each is the best of the moves of the one before, and the last has no better move.
 
-        Where no move of one cut is better, neighbouring cuts move together.
+        Where no move of a single cut is better, neighbouring cuts move together. Stages of the plan are contiguous.
         """
         while True:
             found = min(self._moved(plan), key=self._key, default=plan)
@@ -90,7 +98,7 @@ class FractionSearch:
             yield (plan := found)
 
     def at(self, plan: Plan, places: Sequence[int]) -> Plan:
-        """A plan with its stages cut at these places, rising, without the ends."""
+        """The plan with its stages cut at these places, in parts, rising, without the ends."""
         ends = pairwise((0, *places, self.places[-1]))
         stages = tuple(
             replace(stage, layers=tuple(range(begin // GRAIN, -(-end // GRAIN))))
@@ -100,14 +108,16 @@ class FractionSearch:
         return replace(plan, stages=stages, splits=splits)
 
     def _key(self, plan: Plan) -> tuple[float, float]:
+        """The key of a plan's score; infinite where it cannot run."""
         try:
             return self.evaluate(plan).key
         except (InfeasiblePlanError, ScheduleError):
             return inf, inf
 
     def _moved(self, plan: Plan) -> Iterator[Plan]:
-        """The plan after each step of a cut, to where the network may be cut, and with the next numbers of micro-batches; inside
-        layers where other devices follow.
+        """The plan with one cut moved by one of MOVES, or with the next smaller or larger number of micro-batches.
+
+        A cut lies inside a layer only where the next stage is on other devices.
         """
         places, count = _places(plan), len(plan.microbatches)
         for number, place in enumerate(places):
@@ -123,7 +133,7 @@ class FractionSearch:
             yield replace(plan, microbatches=equal_microbatches(self.problem.batch, other))
 
     def _moved_together(self, plan: Plan) -> Iterator[Plan]:
-        """The plan after each step of a cut beside each step of the next."""
+        """The plan with two neighbouring cuts moved, each by one of MOVES."""
         places = _places(plan)
         for number, (place, following) in enumerate(pairwise(places)):
             for step, other in product(MOVES, MOVES):
@@ -132,7 +142,9 @@ class FractionSearch:
                     yield self.at(plan, moved)
 
     def _may_be(self, plan: Plan, places: Sequence[int]) -> bool:
-        """Whether a plan may be cut at places: they rise, the network may be cut there, and only other devices share a layer."""
+        """Whether a plan may be cut at these places: they rise, the network may be cut there, and stages that share a layer are
+        on different devices.
+        """
         ends = (0, *places, self.places[-1])
         return (
             self._known.issuperset(places)
@@ -145,7 +157,7 @@ class FractionSearch:
 
 
 def _places(plan: Plan) -> tuple[int, ...]:
-    """The places where a pipeline is cut."""
+    """The places where a plan's stages are cut, in parts."""
     splits, found = iter(plan.splits), []
     for before, stage in pairwise(plan.stages):
         layer = stage.layers[0]
@@ -155,7 +167,7 @@ def _places(plan: Plan) -> tuple[int, ...]:
 
 
 def streamed_fractions(problem: Problem, devices: Sequence[int], samples: int) -> list[int]:
-    """Places to cut at for boards whose layers work at the same time, filled by the boards' own stage seconds.
+    """Places to cut at, in parts, for boards whose layers work at the same time; each stage is filled by its board's own seconds.
 
     devices: of each stage; samples: of a micro-batch. Raises ValueError unless every device streams the problem's layers, and
     there are places enough.
@@ -185,7 +197,7 @@ def streamed_fractions(problem: Problem, devices: Sequence[int], samples: int) -
 
 
 def _works_between(works: Sequence[Work], begin: int, end: int) -> list[Work]:
-    """The works of the parts [begin, end), counted in GRAIN parts per layer; a layer's parts are one."""
+    """The works of the parts begin to end - 1, counted in GRAIN parts per layer; the parts of one layer are one work."""
     found = []
     for number in range(begin // GRAIN, -(-end // GRAIN)):
         share = (min(end, (number + 1) * GRAIN) - max(begin, number * GRAIN)) / GRAIN

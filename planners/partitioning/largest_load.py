@@ -29,24 +29,27 @@ from hardware_profiles import Flags, Floats, Integers
 from simulator import down_sets, gap_above, kernel
 
 LOAD_RULES = ("sum", "max")
+"""Rules of a part's load: its seconds of computing, receiving and sending added, or the largest of the three."""
 
 SET_LIMIT = 60_000
-"""Down-sets from which on only a part of them is searched."""
+"""Down-sets above whose number only a part of them is searched."""
 
 
 MOST_CHOICES = 20_000
-"""Choices at most of how many devices of each class a part and those behind it take."""
+"""Choices, at most, of how many devices of each class a part and those behind it take."""
 
 MOST_ENTRIES = 20_000_000
-"""Down-sets times choices at most: with more choices fewer down-sets are searched."""
+"""Down-sets times choices, at most: with more choices fewer down-sets are searched."""
 
 LIMITS = (1.02, 1.1)
-"""Times the bound: limits that the search is tried under before that of a placement which is known."""
+"""Factors on the lower bound: limits on the largest load under which the search is tried before the limit of a known
+placement.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output of a unit: `seconds` at each device with a reader of it and, once, at the sender."""
+    """An output of a unit of work. seconds: at each device that has a reader of it, and once at the sender"""
 
     unit: int
     readers: tuple[int, ...]
@@ -57,8 +60,9 @@ class Output:
 class DeviceClass:
     """A class of equal devices.
 
-    seconds: float64 [units], of a mini-batch; infinite where such a device cannot run the unit
+    count: of devices; seconds: float64 [units], of a mini-batch; infinite where such a device cannot run the unit
     pays_transfers: whether outputs take its time; a core of the host, in whose memory they are, has none to pay
+    ValueError for a count below 1 or seconds that are no numbers >= 0.
     """
 
     count: int
@@ -75,11 +79,12 @@ class DeviceClass:
 
 @dataclass(frozen=True, eq=False)
 class PlacementProblem:
-    """Units to place, and where.
+    """Units of work to place, and the devices to place them on.
 
-    edges: (unit, unit that stands behind it)
-    held_bytes: float64 [units], kept whatever is in flight; flight_bytes: float64 [units], of each mini-batch in flight: as
-        many as the part's device and those of the parts behind it, up to most_in_flight
+    edges: (unit, unit that stands behind it); rule: of LOAD_RULES
+    held_bytes: float64 [units], kept whatever is in flight; flight_bytes: float64 [units], of each mini-batch in flight, which
+    are as many as the part's device and those of the parts behind it, up to most_in_flight
+    ValueError for an unknown rule, arrays of unlike shapes, or more choices of devices than MOST_CHOICES.
     """
 
     edges: tuple[tuple[int, int], ...]
@@ -106,7 +111,7 @@ class PlacementProblem:
 
     @property
     def choices(self) -> int:
-        """Number of subsets of the devices, those of a class being equal."""
+        """Number of choices of how many devices of each class are taken."""
         return prod(one.count + 1 for one in self.classes)
 
     @cached_property
@@ -127,14 +132,16 @@ class PlacementProblem:
 
     @property
     def least_load(self) -> float:
-        """Lower bound on the largest load: all work divided evenly, or the largest unit alone, each where it is fastest."""
+        """Lower bound on the largest load, in seconds: all work divided evenly, or the largest unit alone, each where it is
+        fastest.
+        """
         quickest = np.min([one.seconds for one in self.classes], axis=0)
         return max(float(self.weighted.sum()), float(quickest.max()))
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePart:
-    """The units of one device: `device_class` is its index in the problem's classes."""
+    """The units that one device runs. device_class: index in the problem's classes"""
 
     device_class: int
     units: tuple[int, ...]
@@ -142,10 +149,10 @@ class DevicePart:
 
 @dataclass(frozen=True, slots=True)
 class PlacedParts:
-    """Parts in the order in which data flow, and what the most loaded device has to do.
+    """A placement: its parts in the order in which data flow, and seconds of its most loaded device.
 
-    lower_bound: seconds below which the largest load of no placement is; down_sets: how many were searched, once idle units had
-        gone along with others; lost: what was not searched, empty if nothing
+    lower_bound: seconds below which no placement's largest load is; down_sets: how many were searched, after idle units joined
+    others; lost: what was not searched, in words, empty if nothing
     """
 
     parts: tuple[DevicePart, ...]
@@ -156,7 +163,7 @@ class PlacedParts:
 
     @property
     def gap(self) -> float:
-        """Largest share by which the load may exceed the least possible one; infinite over a bound of 0."""
+        """Upper bound on the share by which the largest load exceeds the least possible one; infinite over a bound of 0."""
         return gap_above(self.largest_load, self.lower_bound)
 
     @property
@@ -166,10 +173,10 @@ class PlacedParts:
 
 
 def least_largest_load(problem: PlacementProblem, set_limit: int = SET_LIMIT) -> PlacedParts | None:
-    """The placement with the least largest load; None if none fits.
+    """The placement with the least largest load; None if none fits into memory.
 
-    set_limit: down-sets from which on only a part of them is searched
-    Raises ValueError if edges go in a circle.
+    set_limit: down-sets above whose number only a part of them is searched
+    ValueError if edges go in a circle.
     """
     if np.isinf(problem.weighted).any():
         return None  # no device can run some unit
@@ -193,7 +200,8 @@ def least_largest_load(problem: PlacementProblem, set_limit: int = SET_LIMIT) ->
 
 
 def _idle_units_along(problem: PlacementProblem) -> tuple[PlacementProblem, list[list[int]]]:
-    """The problem with units of no seconds that deal with one other alone inside that one, and the units of each of its units.
+    """The problem with units that take no seconds and deal with a single other unit joined to that one; and the old units of each
+    new one.
 
     Wherever the other one is, the idle one takes nothing there and saves its transfers: nothing is lost if it has no bytes, or
     where memory can never bind.
@@ -224,7 +232,9 @@ def _idle_units_along(problem: PlacementProblem) -> tuple[PlacementProblem, list
 
 
 def _merged(problem: PlacementProblem, holder: Sequence[int]) -> tuple[PlacementProblem, list[list[int]]]:
-    """Units joined with what holds them (`holder[unit]`, itself if nothing), and the old units of each new one."""
+    """The problem with units joined to their holders (`holder[unit]`, the unit itself if nothing holds it), and the old units of
+    each new one.
+    """
 
     def last(unit: int) -> int:
         return unit if holder[unit] == unit else last(holder[unit])
@@ -257,7 +267,7 @@ def _merged(problem: PlacementProblem, holder: Sequence[int]) -> tuple[Placement
 
 
 def _chain(sets: Flags) -> list[int]:
-    """Rows of sets, each inside the next, from the first to the last."""
+    """Rows of a chain of sets, each inside the next, from the first row on."""
     chain = [0]
     for row in range(1, len(sets)):
         if not (sets[chain[-1]] & ~sets[row]).any():
@@ -266,9 +276,9 @@ def _chain(sets: Flags) -> list[int]:
 
 
 class _Sets(NamedTuple):
-    """Down-sets as the kernel reads them, rows in an order in which a set stands after all inside it.
+    """Down-sets as the kernel reads them, rows in an order in which a set stands behind all inside it.
 
-    members: uint64 [sets, words], a bit a unit; crosses: bool [sets, outputs], whether an output is made or read on both sides
+    members: uint64 [sets, words], a bit per unit; crosses: bool [sets, outputs], whether an output is made or read on both sides
     crossing, offsets: the outputs that cross set i are crossing[offsets[i]:offsets[i + 1]]
     seconds: float64 [classes, sets], of the set's units; barred: int64 [classes, sets], units that the class cannot run
     quickest: float64 [sets], rising: seconds of the units, each on the class that is quickest
@@ -288,7 +298,9 @@ class _Sets(NamedTuple):
 
 
 class _Outputs(NamedTuple):
-    """Outputs: who makes and reads each, uint64 [outputs, words]; who makes it, alike; seconds, float64 [outputs]."""
+    """Outputs as the kernel reads them. spans: uint64 [outputs, words], a bit per unit that makes or reads each; makers: the same
+    of its maker alone; seconds: float64 [outputs]
+    """
 
     spans: NDArray[np.uint64]
     makers: NDArray[np.uint64]
@@ -296,12 +308,13 @@ class _Outputs(NamedTuple):
 
 
 class _DeviceClasses(NamedTuple):
-    """Classes of devices, each array [classes].
+    """Classes of devices as the kernel reads them.
 
-    before: int64 [classes, choices], the choice of devices with one less of a class, -1 if it has none; memory, pays: see
-        `DeviceClass`
+    before: int64 [classes, choices], the choice of devices with one less of a class, -1 if it has none
+    memory, pays: [classes], see `DeviceClass`
     left: float64 [choices], what the devices outside a choice are worth together
     flights: float64 [choices], mini-batches in flight on the first part on it
+    added: whether the rule of the load is `sum`
     """
 
     before: Integers
@@ -320,6 +333,7 @@ def _packed(rows: Flags) -> NDArray[np.uint64]:
 
 
 def _outputs(problem: PlacementProblem) -> _Outputs:
+    """The outputs of a problem as the kernel reads them."""
     makers = np.zeros((len(problem.outputs), problem.units), dtype=np.bool_)
     spans = np.zeros_like(makers)
     for row, output in enumerate(problem.outputs):
@@ -329,6 +343,7 @@ def _outputs(problem: PlacementProblem) -> _Outputs:
 
 
 def _sets(problem: PlacementProblem, sets: Flags) -> _Sets:
+    """Down-sets, bool [sets, units], as the kernel reads them."""
     by_unit = np.ascontiguousarray(sets.T)
     crosses = np.zeros((len(sets), len(problem.outputs)), dtype=np.bool_)
     for column, output in enumerate(problem.outputs):
@@ -351,12 +366,15 @@ def _sets(problem: PlacementProblem, sets: Flags) -> _Sets:
 
 
 def _quickest(problem: PlacementProblem, sets: Flags) -> Floats:
-    """Seconds of each set's units, each on the class that is quickest; a running sum: what holds more never has less."""
+    """Seconds of each set's units, each on its quickest class, float64 [sets]; a running sum, so that a set never has less than
+    one inside it.
+    """
     least = np.min([one.seconds for one in problem.classes], axis=0)
     return np.ascontiguousarray(np.cumsum(np.where(sets, least, 0.0), axis=1)[:, -1])
 
 
 def _devices(problem: PlacementProblem) -> _DeviceClasses:
+    """The classes of devices of a problem as the kernel reads them."""
     counts = [one.count for one in problem.classes]
     strides = [prod(count + 1 for count in counts[:number]) for number in range(len(counts))]
     choices = np.array(
@@ -382,7 +400,9 @@ _SLACK = 1.0 + 1e-9
 
 @kernel(error_model="numpy", borrows=True)
 def _transfers(sets: _Sets, outputs: _Outputs, outer: int, inner: int, part: NDArray[np.uint64]) -> tuple[float, float]:
-    """Seconds of what comes in and of what goes out of the units of `outer` that `inner` lacks, which `part` is then."""
+    """Seconds of what comes in and of what goes out of the units of set `outer` that set `inner` lacks; fills `part` with these
+    units.
+    """
     words = part.shape[0]
     for word in range(words):
         part[word] = sets.members[outer, word] & ~sets.members[inner, word]
@@ -411,9 +431,10 @@ def _transfers(sets: _Sets, outputs: _Outputs, outer: int, inner: int, part: NDA
 def _least_loads(
     sets: _Sets, outputs: _Outputs, devices: _DeviceClasses, limit: float
 ) -> tuple[Floats, NDArray[np.int32], NDArray[np.int32]]:
-    """Least largest load of all outside each set on each choice of devices, where below `limit`, and how its first part arises.
+    """Least largest load of all units outside each set, on each choice of devices, if below `limit`, and the first part that
+    reaches it.
 
-    Returns [sets, choices] each: the load; the larger set that ends the first part; the class of its device.
+    Returns arrays [sets, choices]: the load; the larger set that ends the first part; the class of its device.
     """
     count, words = sets.members.shape
     classes, choices = devices.before.shape
@@ -479,14 +500,14 @@ def _least_loads(
 
 
 class _PlacementSearch:
-    """Placements between some down-sets of a problem."""
+    """Search of the placements whose parts lie between given down-sets of a problem."""
 
     def __init__(self, problem: PlacementProblem, sets: Flags) -> None:
         self._members = sets
         self._sets, self._outputs, self._devices = _sets(problem, sets), _outputs(problem), _devices(problem)
 
     def parts(self, limit: float) -> tuple[float, list[DevicePart]] | None:
-        """The least largest load below `limit`, and the parts that have it; None if there is none."""
+        """The least largest load below `limit` and the parts that have it; None if no placement stays below."""
         least, larger, classes = _least_loads(self._sets, self._outputs, self._devices, limit)
         choice = int(np.argmin(least[0]))
         load = float(least[0, choice])

@@ -1,4 +1,4 @@
-"""Minimax cuts: the slowest stage as fast as can be, as BaPipe balances (arXiv 2012.12544).
+"""Minimax cuts: partitions whose slowest stage is as fast as can be, as BaPipe balances (arXiv 2012.12544).
 
 Inter-layer: whole layers. Coarse-grained: whole layers, but no cut whose transfer takes too long. Intra-layer: see
 `planners.partitioning.fraction_search`.
@@ -18,7 +18,7 @@ StageSeconds = Callable[[int, int, int], float]
 
 
 BISECTIONS = 40
-"""Halvings of the interval that holds the least time of the slowest stage: 1e-12 of the first one."""
+"""Halvings, at most, of the interval that holds the seconds of the fastest slowest stage: to 1e-12 of its first width."""
 
 
 CLOSE_ENOUGH = 1e-3
@@ -26,7 +26,7 @@ CLOSE_ENOUGH = 1e-3
 
 
 def ideal_stage_seconds(whole: Sequence[float]) -> float:
-    """Seconds of every stage if work could be divided at will: T* = 1 / sum of 1 / T_n.
+    """Seconds of every stage if work could be divided at will: T* = 1 / sum of 1 / T_n; 0 if an accelerator takes none.
 
     whole: T_n, seconds of the whole network on each accelerator
     """
@@ -36,7 +36,7 @@ def ideal_stage_seconds(whole: Sequence[float]) -> float:
 
 
 def minimax_cuts(points: Sequence[int], totals: Floats) -> list[int]:
-    """Cuts, out of `points`, with the fastest slowest stage; every stage gets at least one layer. Exact.
+    """Cuts, out of `points`, with the fastest slowest stage, exactly; every stage gets at least one layer.
 
     points: layers before each place where the network may be cut, rising, from 0 to all layers
     totals: float64 [stages, layers + 1]; seconds of the first i layers on the device of each stage
@@ -77,10 +77,11 @@ def _slowest_origins(held: Floats) -> Integers:
 
 
 def filled_cuts(points: Sequence[int], stages: int, seconds: StageSeconds) -> list[int]:
-    """Cuts for stages whose seconds are no sum of their layers: each stage takes what it can within one time, halved and halved.
+    """Cuts with a fast slowest stage where a stage's seconds are no sum over its layers, by bisection: each stage takes as many
+    layers as one limit permits.
 
-    points: as above. Exact where devices are equal and seconds never fall as layers are added; otherwise good, not proven best.
-    Raises ValueError if there are fewer points than stages + 1.
+    points: as of `minimax_cuts`. Exact, to CLOSE_ENOUGH, where devices are equal and seconds never fall as layers are added;
+    otherwise good, not proven best. Raises ValueError if there are fewer points than stages + 1.
     """
     _check_points(points, stages)
     low, high = 0.0, max(seconds(stage, points[0], points[-1]) for stage in range(stages))
@@ -98,11 +99,13 @@ def filled_cuts(points: Sequence[int], stages: int, seconds: StageSeconds) -> li
 
 
 def _check_points(points: Sequence[int], stages: int) -> None:
+    """Raise ValueError where there are too few places for so many stages."""
     if len(points) < stages + 1:
         raise ValueError(f"{stages} stages need at least {stages - 1} places to cut at, got {len(points) - 2}")
 
 
 def _slowest(bounds: Sequence[int], seconds: StageSeconds) -> float:
+    """Seconds of the slowest stage between these bounds."""
     return max(seconds(stage, bounds[stage], bounds[stage + 1]) for stage in range(len(bounds) - 1))
 
 
@@ -125,9 +128,10 @@ def _filled(points: Sequence[int], stages: int, seconds: StageSeconds, limit: fl
 
 
 def balanced_cuts(costs: LayerCosts, points: Sequence[int], devices: Sequence[int], samples: int) -> list[int]:
-    """Cuts out of `points` that even out the seconds (forward, backward, forward again) of `samples` on the stages' devices.
+    """Cuts out of `points` that even out the seconds of forward, backward and recomputation of `samples` samples; devices: of
+    each stage
 
-    Exact but where stages stream: see `minimax_cuts` and `filled_cuts`, which ask for few stages.
+    Exact but where stages stream: see `minimax_cuts`, and `filled_cuts`, which computes the seconds of few stages.
     """
     if not any(costs.streams(device) for device in devices):
         table = np.array([costs.round_trip_seconds(device, samples) for device in devices])
@@ -146,9 +150,10 @@ def balanced_cuts(costs: LayerCosts, points: Sequence[int], devices: Sequence[in
 
 
 def coarse_points(transfer_seconds: Floats, stages: int, allowed: float) -> list[int]:
-    """Places to cut at: those with transfers of at most `allowed` seconds, or the fastest ones if these are too few.
+    """Places to cut at: those with transfers of at most `allowed` seconds, or the stages - 1 fastest ones if these are too few;
+    with both ends.
 
-    transfer_seconds: float64 [layers + 1], of the cut before each layer; the ends are no cuts and always kept
+    transfer_seconds: float64 [layers + 1], of the cut before each layer
     """
     inside = range(1, len(transfer_seconds) - 1)
     kept = [cut for cut in inside if transfer_seconds[cut] <= allowed]

@@ -16,11 +16,11 @@ from planners.estimate.pipeline_seconds import pipelined
 from simulator import LayerCosts, SecondsOfStages
 
 MOST_PLACES = 64
-"""Most places to cut a network on boards that stream, where each range of layers is divided by itself."""
+"""Places, at most, to cut a network on boards that stream, where seconds are computed for each range of layers by itself."""
 
 
 KEPT = 8
-"""Tables of stages that are kept, of as many sizes of micro-batches; one of 1,000 layers takes 8 MB."""
+"""Tables of stages that are kept, each of a size of micro-batches; one of 1,000 layers takes 8 MB."""
 
 KEPT_RANGES = 1024
 """Columns of seconds of ranges of layers on a board that are kept, at most 16 kB each."""
@@ -65,11 +65,11 @@ class PartitionCosts:
 
     @property
     def layers(self) -> int:
-        """Layers of the network."""
+        """Number of layers of the network."""
         return int(self.stage_seconds.shape[-1]) - 1
 
     def seconds(self, cuts: Sequence[int], microbatches: int) -> float:
-        """The makespan of one partition, as `fastest_cuts` has it; inf where a stage or a cut must not be."""
+        """The makespan of one partition in seconds, by the closed form of `makespans`; inf where a stage or a cut must not be."""
         return float(makespans(self, np.array([cuts], dtype=np.int64).reshape(1, -1), microbatches)[0])
 
 
@@ -80,17 +80,17 @@ def uniform_cuts(layers: int, stages: int) -> list[int]:
 
 
 def every_cuts(layers: int, stages: int) -> Integers:
-    """All partitions into so many stages, in the order of their cuts, int64 [partitions, stages - 1]."""
+    """All partitions into `stages` stages, in the order of their cuts, int64 [partitions, stages - 1]."""
     chosen = list(combinations(range(1, layers), stages - 1))
     return np.array(chosen, dtype=np.int64).reshape(len(chosen), stages - 1)
 
 
 def makespans(costs: PartitionCosts, cuts: Integers, microbatches: int, last: PartitionCosts | None = None) -> Floats:
-    """The makespans of many partitions on idle links, float64 [partitions]; inf where a stage or a cut must not be.
+    """The makespans of many partitions on idle links, in seconds, float64 [partitions]; inf where a stage or a cut must not be.
 
-    cuts: int64 [partitions, stages - 1]; last: costs of one micro-batch more, no longer than the others, behind them
-    Exact where forwards run before backwards. The n-th equal micro-batch leaves process p at (sum of the processes up to p) +
-    (n - 1) * (slowest of them), and one behind it at max(that, its own end before p) + its seconds.
+    cuts: int64 [partitions, stages - 1]; last: costs of one more micro-batch behind the others, no longer than these
+    Exact where forwards run before backwards. The n-th equal micro-batch leaves process p (a stage or link) at (sum of the
+    processes up to p) + (n - 1) * (slowest of them), and one behind it at max(that, its own end before p) + its seconds.
     """
     count, stages = len(cuts), len(costs.kind)
     bounds = np.hstack([np.zeros((count, 1), dtype=np.int64), cuts, np.full((count, 1), costs.layers)])
@@ -132,14 +132,14 @@ def straight_costs(
     in_flight: Sequence[int] | None = None,
     spare: Sequence[float] = (),
 ) -> PartitionCosts:
-    """The costs of a pipeline with one device per stage and micro-batches of `samples`.
+    """The costs of every partition of a pipeline with one device per stage and micro-batches of `samples` samples.
 
     devices: of each stage; alternating: forwards and backwards take turns (1F1B), else they are passes of their own (GPipe)
     in_flight: samples whose activations each stage holds at once; None leaves memory out. Buffers of transfers are not counted,
-        so that a partition which is left out cannot fit, and one which is not may still not.
+    so that a partition which is left out cannot fit, and one which is not may still not.
     spare: bytes that each stage is to leave free of its device's memory; () for none
     Where links contend a transfer keeps its link busy for its bytes, and its latency delays; else it only delays. Where the stack
-    does not run stages that begin inside blocks, none may end.
+    does not run stages that begin inside blocks, no stage may end inside one.
     """
     kinds = [costs.kind_of_device(device) for device in devices]
     distinct = sorted(set(kinds))
@@ -160,7 +160,7 @@ def straight_costs(
 
 @lru_cache(maxsize=KEPT)
 def _stage_seconds(costs: LayerCosts, devices: tuple[int, ...], samples: int, alternating: bool) -> Floats:
-    """`stage_seconds` of `PartitionCosts` for a device of each kind; kept for the next partitions with equal micro-batches."""
+    """`stage_seconds` of `PartitionCosts` for a device of each kind; kept for later partitions with equal micro-batches."""
     layers = len(costs.problem.workload)
     some = np.triu(np.ones((layers + 1, layers + 1)), 1)
 
@@ -179,8 +179,8 @@ def _stage_seconds(costs: LayerCosts, devices: tuple[int, ...], samples: int, al
 def _ranges(costs: LayerCosts, device: int, samples: int, phase: Phase, again: bool) -> Floats:
     """Seconds of one pass of layers i to j - 1 as one stage, float64 [layers + 1, layers + 1].
 
-    again: only of those that a backward runs again
-    On a board whose layers stream each range is divided by itself: of deep networks only those between MOST_PLACES places that
+    again: only of the layers that a backward runs again
+    On a board whose layers stream each range has seconds of its own: of deep networks only ranges between MOST_PLACES places that
     divide the FLOP evenly, others are inf.
     """
     layers = len(costs.problem.workload)
@@ -199,13 +199,13 @@ def _ranges(costs: LayerCosts, device: int, samples: int, phase: Phase, again: b
 
 @lru_cache(maxsize=KEPT_RANGES)
 def _streamed_ranges(costs: LayerCosts, device: int, samples: int, phase: Phase, again: bool) -> Floats:
-    """Seconds of a board for the layers between each two of `_places`, by the first of these."""
+    """Seconds of a board for the layers between each two of `_places`, by the first of the two."""
     return _streamed_stages(costs, device, again)(samples, phase)
 
 
 @lru_cache(maxsize=KEPT)
 def _streamed_stages(costs: LayerCosts, device: int, again: bool) -> SecondsOfStages:
-    """`_streamed_ranges` for any number of samples and any phase."""
+    """The function (samples, phase) -> `_streamed_ranges` of a board."""
     layers, places = np.arange(len(costs.problem.workload)), np.array(_places(costs))
     begin, end = (places[one][:, None] for one in np.triu_indices(len(places), 1))
     held = (begin <= layers) & (layers < end)
@@ -215,7 +215,9 @@ def _streamed_stages(costs: LayerCosts, device: int, again: bool) -> SecondsOfSt
 
 
 def _places(costs: LayerCosts) -> list[int]:
-    """Where a network on boards may be cut, rising, with both ends: everywhere, or at MOST_PLACES that divide the FLOP evenly."""
+    """Layers before each place where a network on boards may be cut, rising, with both ends: all, or MOST_PLACES that divide the
+    FLOP evenly.
+    """
     work = np.cumsum([0.0, *(layer.flop for layer in costs.problem.workload.layers)])
     if len(work) <= MOST_PLACES:
         return list(range(len(work)))
@@ -224,7 +226,9 @@ def _places(costs: LayerCosts) -> list[int]:
 
 
 def _boundaries(costs: LayerCosts, devices: Sequence[int], samples: int, alternating: bool) -> tuple[Floats, Floats]:
-    """Seconds that a micro-batch keeps each link busy in each pass, by cut, and what it waits beyond that."""
+    """Seconds that a micro-batch keeps each link busy in each pass, by cut, float64 [passes, stages - 1, layers + 1], and seconds
+    that it waits beyond that.
+    """
     cluster, sizes = costs.problem.cluster, costs.cut_bytes * samples
     known = {pair: both_ways(cluster, *pair) for pair in set(pairwise(devices))}
     alike = list(dict.fromkeys(known.values()))  # links of few kinds
@@ -241,6 +245,8 @@ def _boundaries(costs: LayerCosts, devices: Sequence[int], samples: int, alterna
 
 
 def both_ways(cluster: Cluster, near: int, far: int) -> tuple[float, float, float, bool]:
-    """Bytes per second there and back, latencies of both ways, and whether they share a channel."""
+    """Bytes per second there and back between two devices, latencies of both ways together in seconds, and whether the ways share
+    a channel.
+    """
     (wait, there), (more, back) = cluster.point_to_point(near, far), cluster.point_to_point(far, near)
     return there, back, wait + more, bool({*cluster.route(near, far)} & {*cluster.route(far, near)})

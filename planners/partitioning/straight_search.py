@@ -1,9 +1,9 @@
 """Straight search: the fastest pipeline with one device per stage, over schedules, devices, micro-batches and cuts together.
 
-Shapes (a schedule, a device of each stage, a number of micro-batches) come by seconds that none of their cuts undercuts; a shape
-is skipped once these are no faster than the best replay. Of its cuts, all are given a quick replay where they are few; else the
-partition search's, improved by moves of one cut or of a run of cuts. Those are replayed whose quick replays, which are never
-slower, are faster than the best replay so far: where all cuts are few, none that fits is faster than the answer.
+Shapes (a schedule, a device of each stage, a number of micro-batches) are taken in the order of a lower bound over all their
+cuts, until the bound is no faster than the best replay. Where a shape has few cuts all are given a quick replay; else those of
+the partition search, and a climb from there by moves of a cut or of a run of cuts. Cuts are replayed whose quick replay, which is
+never slower, is faster than the best replay so far: where all shapes have few cuts, no plan that fits is faster than the answer.
 """
 
 from __future__ import annotations
@@ -51,37 +51,33 @@ Cuts = Integers
 """Layers before each boundary, int64 [partitions, stages - 1]."""
 
 FEW_CUTS = 8192
-"""Partitions up to which all of a shape get a quick replay, and as many ops together in units of OPS."""
+"""Partitions of a shape up to which all are given a quick replay, as long as they have OPS ops at most."""
 
 OPS = 512
-"""Forwards and backwards of a partition for which FEW_CUTS are few: of longer ones fewer are."""
+"""Ops of a partition up to which FEW_CUTS of them are few; of longer ones proportionally fewer are."""
 
 PROMISING = 1.1
-"""Cuts are moved where their quick replay takes less than this many times the best replay."""
+"""Seconds per second of the best replay below which the quick replay of cuts must lie for a climb from them."""
 
 REPLAYED = 64
-"""Partitions of a shape that are replayed at most."""
+"""Partitions of a shape that are replayed, at most."""
 
 WORK = 2**26
-"""Ops of quick replays, and steps of partition searches, after which no further shape is looked at once a plan fits."""
+"""Ops of quick replays, and steps of partition searches, after which no further shape is searched once a plan fits."""
 
 ROUND = 2**20
-"""Ops of the quick replays of a round of moves at most; of longer pipelines cuts are moved one by one, or not at all."""
+"""Ops, at most, of the quick replays of a round of moves; of longer pipelines single cuts are moved, or none."""
 
 MOST_REPLAYED_OPS = 2**18
-"""Forwards and backwards of the replays of a round of moves at most."""
+"""Forwards and backwards, at most, of the replays of a round of moves."""
 
 NEAR, FINALISTS = 1.02, 8
-"""Shapes whose cuts are moved by replays in the end: so many, of those whose best replay takes less than NEAR times the best of
-all before them."""
+"""FINALISTS: shapes whose cuts are moved by replays in the end; each has a replay of less than NEAR times the best before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StraightShape:
-    """All of a pipeline but its cuts.
-
-    devices: of each stage
-    """
+    """A pipeline with one device per stage, without its cuts. devices: of each stage"""
 
     schedule: str
     devices: tuple[int, ...]
@@ -95,9 +91,10 @@ def fastest_straight(
     *,
     beat: float = inf,
 ) -> Plan | None:
-    """The fastest plan of these shapes that is found to fit; None where none is, and of devices whose layers stream.
+    """The fastest plan of these shapes that is found to fit; None where none is. Shapes of devices whose layers stream are left
+    out.
 
-    beat: seconds of another plan that fits; what is no faster need not be found
+    planner: name for the plan; beat: seconds of another plan that fits; what is no faster need not be found
     """
     every = _bounded(evaluate, shapes)
     best, work, found = beat, 0, dict[int, tuple[float, Plan]]()
@@ -105,15 +102,15 @@ def fastest_straight(
     for place in np.argsort(every.least, kind="stable").tolist():
         if every.least[place] >= best or (work > WORK and best < inf):
             break
-        one = every.search(place)
-        work += one.work
-        for seconds, cuts in one.ranked(best):
+        search = every.search(place)
+        work += search.work
+        for seconds, cuts in search.ranked(best):
             if seconds >= found.get(place, (best * NEAR,))[0]:
                 break
-            plan = one.plan(planner, cuts)
+            plan = search.plan(planner, cuts)
             score = evaluate(plan)
             if score.fits and score.iteration_seconds < found.get(place, (inf,))[0]:
-                found[place], searches[place] = (score.iteration_seconds, plan), one
+                found[place], searches[place] = (score.iteration_seconds, plan), search
         best = min(best, found.get(place, (inf,))[0])
     ends = sorted((seconds, place) for place, (seconds, _) in found.items())[:FINALISTS]
     moved = {place: searches[place].replayed_moves(found[place][1]) for _, place in ends}
@@ -129,9 +126,11 @@ def fastest_given(
     *,
     beat: float = inf,
 ) -> Plan | None:
-    """As `fastest_straight`, where so many stages have no cuts but those of `cuts_of`, and what these take at least is known.
+    """The fastest plan that fits of shapes whose cuts are given by their number of stages; None where none fits.
 
-    beat: seconds of another plan that fits; what is slower need not be found
+    planner: name for the plan; cuts_of: number of stages -> their cuts; beat: seconds of another plan that fits; what is slower
+    need not be found
+    Devices whose layers stream are left out, as are cuts inside blocks where the stack runs none.
     """
     every, places = _bounded(evaluate, shapes), frozenset(stage_begins(evaluate.problem).tolist())
     cuts = {stages: tuple(cuts_of(stages)) for stages in {len(row.devices) for row in every.rows}}
@@ -145,16 +144,16 @@ def fastest_given(
         least, place, known = heappop(waiting)
         if least >= best or (work > WORK and best < inf):
             break
-        one = every.search(place)
-        own = cuts[one.stages]
-        if one.streamed or one.stages not in run:
+        search = every.search(place)
+        own = cuts[search.stages]
+        if search.streamed or search.stages not in run:
             continue
         if not known:
-            heappush(waiting, (one.least_of(own), place, True))
+            heappush(waiting, (search.least_of(own), place, True))
             continue
-        work += one.ops
-        if one.quick_of(own) < best:
-            plan = one.plan(planner, own)
+        work += search.ops
+        if search.quick_of(own) < best:
+            plan = search.plan(planner, own)
             score = evaluate(plan)
             if score.fits:
                 found[place], best = plan, min(best, score.iteration_seconds)
@@ -163,25 +162,30 @@ def fastest_given(
 
 
 def least_seconds_of(evaluate: Evaluator, schedule: str, devices: tuple[int, ...], counts: Sequence[int]) -> Floats:
-    """Lower bounds on the seconds of pipelines on these devices under any cuts, by number of micro-batches; 0 for boards that
-    stream.
+    """Lower bounds on the seconds of pipelines on these devices under any cuts, float64 [counts]; 0 for boards that stream.
+
+    counts: numbers of micro-batches
     """
     return _ShapeRow(evaluate, _Rows(evaluate.layer_costs), schedule, devices, counts).least
 
 
 def quick_replays_know(problem: Problem, schedules: Iterable[str]) -> bool:
-    """Whether searches of this module look at every plan of these schedules on these devices: none runs layers concurrently."""
+    """Whether the searches here cover every plan of these schedules: quick replays know all of them, and no device runs layers
+    concurrently.
+    """
     return all(map(_is_known, schedules)) and not any(device.streams for device in problem.cluster.devices)
 
 
 def _is_known(schedule: str) -> bool:
-    """Whether a quick replay knows the schedule: one flush, one op at a time, no options but the stages per device."""
+    """Whether a quick replay covers the schedule: one that flushes, runs one op at a time, and has no options but the stages per
+    device and the groups of micro-batches.
+    """
     family = schedule_families()[schedule]
     return family.flush and not family.lanes and set(family.options) <= {"chunks", "microbatch_group_size"}
 
 
 class _Cuts:
-    """The cuts of a shape."""
+    """The search of the cuts of one shape."""
 
     def __init__(self, evaluate: Evaluator, shape: StraightShape, rows: _Rows | None = None) -> None:
         self.evaluate, self.problem, self.shape = evaluate, evaluate.problem, shape
@@ -191,26 +195,27 @@ class _Cuts:
 
     @property
     def _row(self) -> _DeviceRow:
+        """The devices of the shape."""
         return self.rows.row(self.shape.devices)
 
     @property
     def streamed(self) -> bool:
-        """Whether the layers of a stage run concurrently on any of the devices."""
+        """Whether any of the devices runs the layers of its stage concurrently."""
         return self._row.streams
 
     def plan(self, planner: str, cuts: Sequence[int]) -> Plan:
-        """The plan with these cuts."""
+        """The plan of the shape with these cuts; planner: the name to put into it"""
         shape = self.shape
         return straight_plan(planner, self.problem, shape.schedule, cuts, shape.devices, shape.microbatches)
 
     @property
     def ops(self) -> int:
-        """Forwards and backwards of a pipeline of this shape."""
+        """Number of forwards and backwards of a pipeline of this shape."""
         return 2 * self.stages * self.shape.microbatches
 
     @property
     def work(self) -> int:
-        """Ops of quick replays, and steps of a partition search, that a look at this shape is."""
+        """Ops of quick replays, and steps of a partition search, that the search of this shape takes."""
         if self.streamed:
             return self.ops
         if self._few():
@@ -218,14 +223,14 @@ class _Cuts:
         return self.stages * self.layers**2 + self._number_of_moves * self.ops
 
     def least_seconds(self) -> float:
-        """As `_ShapeRow.least_seconds`, of the shape alone."""
+        """Lower bound on the seconds of this shape under any cuts."""
         shape = self.shape
         return float(_ShapeRow(self.evaluate, self.rows, shape.schedule, shape.devices, [shape.microbatches]).least[0])
 
     def least_of(self, cuts: Sequence[int]) -> float:
         """Lower bound on the seconds under these cuts: all rounds of a device, behind a micro-batch's way to it and back.
 
-        Of schedules that are not WHOLE_BACKWARDS it is that of any cuts.
+        For schedules that are not of WHOLE_BACKWARDS it is the bound under any cuts.
         """
         if self.shape.schedule not in WHOLE_BACKWARDS:
             return self.least_seconds()
@@ -242,7 +247,9 @@ class _Cuts:
         return float((rounds + np.append(0.0, np.cumsum(passed[:-1] + sent))).max()) * (1.0 - SLACK)
 
     def ranked(self, best: float) -> Iterator[tuple[float, tuple[int, ...]]]:
-        """Cuts worth a replay with the seconds of their quick replays, fastest first; best: of replays so far."""
+        """Cuts worth a replay, each with the seconds of its quick replay, fastest first; none where no cuts fit. best: seconds of
+        the best replay so far
+        """
         if self.streamed or lacks_room(self.costs, self.shape.devices, int(self._sizes[0]), self._held):
             return iter(())
         if self._few():
@@ -254,10 +261,13 @@ class _Cuts:
         return ((float(seconds[one]), tuple(every[one].tolist())) for one in first if seconds[one] < inf)
 
     def _few(self) -> bool:
+        """Whether all cuts of the shape are given a quick replay."""
         return comb(self.layers - 1, self.stages - 1) * max(1.0, self.ops / OPS) <= FEW_CUTS
 
     def _improved(self, best: float) -> Cuts:
-        """The partition search's cuts, those that moves lead to, and the last moves that were tried."""
+        """The cuts of the partition search and even cuts; or, where these are promising, the last round of a climb from the
+        better of them.
+        """
         chunks = self.stages // len(set(self.shape.devices))
         found = fastest_cuts(self._partition_costs, self.shape.microbatches * chunks)
         if not found:
@@ -270,7 +280,9 @@ class _Cuts:
         return climbed(cuts[0], self.quick, self._moves)
 
     def replayed_moves(self, plan: Plan) -> Plan:
-        """A plan of this shape after moves that make its replay faster: quick replays do not know links that others share."""
+        """The plan after moves of its cuts, each by replays, while one is faster; quick replays do not know links that others
+        share.
+        """
         for _ in range(MOST_ROUNDS):
             best = evaluated = self.evaluate(plan).iteration_seconds
             cuts = np.array([stage.layers[0] for stage in plan.stages[1:]], dtype=np.int64)
@@ -289,7 +301,7 @@ class _Cuts:
         return plan
 
     def _moves(self, cuts: Cuts) -> Cuts:
-        """One cut shifted, or a run of them, as far as ROUND permits."""
+        """Partitions with one cut shifted, or a run of them, as far as ROUND permits."""
         number = self._number_of_moves
         if not number:
             return np.zeros((0, len(cuts)), dtype=np.int64)
@@ -297,22 +309,24 @@ class _Cuts:
 
     @cached_property
     def _places(self) -> Cuts:
-        """Layers that a stage may begin at, and the number of layers."""
+        """Layers at which a stage may begin, then the number of layers."""
         return stage_begins(self.problem)
 
     @property
     def _number_of_moves(self) -> int:
-        """Moves that are looked at, within ROUND: also of runs, of single cuts alone, or none."""
+        """Number of moves of a round within ROUND: those of runs and single cuts, of single cuts alone, or 0."""
         numbers = (number_of_moves(self.stages - 1, runs=runs) for runs in (True, False))
         return next((number for number in numbers if number * self.ops <= ROUND), 0)
 
     def quick(self, cuts: Cuts) -> Floats:
-        """Seconds of the quick replays of partitions, float64 [partitions]; inf for those that cannot be, or do not fit."""
+        """Seconds of the quick replays of partitions, float64 [partitions]; inf where a stage has no layer or memory too little
+        room.
+        """
         columns = columns_of(self._order, self._sizes)
         return np.asarray(replay_cuts(columns, self._seconds, ROWS, cuts)) * (1.0 - SLACK)
 
     def quick_of(self, cuts: Sequence[int]) -> float:
-        """Seconds of the quick replay of these cuts alone; inf where they do not fit."""
+        """Seconds of the quick replay of one partition; inf where it surely exceeds memory."""
         bounds = np.array([0, *cuts, self.layers])
         if given_lack_room(self.costs, self.shape.devices, int(self._sizes[0]), self._held, bounds):
             return inf
@@ -322,22 +336,25 @@ class _Cuts:
 
     @cached_property
     def _sizes(self) -> Integers:
+        """Samples of each micro-batch, largest first."""
         return np.array(equal_microbatches(self.problem.batch, self.shape.microbatches), dtype=np.int64)
 
     @cached_property
     def _order(self) -> Schedule:
+        """The ops of the shape's schedule."""
         chunks = self.stages // len(set(self.shape.devices))
         return order_of(self.shape.schedule, self.stages, self.shape.microbatches, chunks, ())
 
     @property
     def _held(self) -> Integers:
-        """Samples that each stage has in flight at most."""
+        """Most samples that each stage has in flight at once."""
         schedule, count = self.shape.schedule, self.shape.microbatches
         in_flight = in_flight_of(schedule, self.stages, count, lambda: self._order)
         return samples_in_flight(in_flight, self.problem.batch, count)
 
     @cached_property
     def _partition_costs(self) -> PartitionCosts:
+        """The costs of the partition search for this shape, within memory."""
         samples = int(self._sizes[0])
         return straight_costs(self.costs, self.shape.devices, samples, alternating=True, in_flight=self._held.tolist())
 
@@ -347,7 +364,7 @@ class _Cuts:
         return self._seconds_within(np.asarray(self._partition_costs.furthest))
 
     def _seconds_within(self, furthest: Integers) -> CutSeconds:
-        """The tables of the quick replays of stages that end no further; see `CutSeconds`."""
+        """The tables of the quick replays of stages that end no further than `furthest`; see `CutSeconds`."""
         costs, problem, row = self.costs, self.problem, self._row
         alike = row.alike
         sizes = np.unique(self._sizes).tolist()
@@ -380,7 +397,7 @@ class _Cuts:
 
 
 class _ShapeRow:
-    """Shapes that differ in the number of micro-batches alone."""
+    """Shapes that differ in their number of micro-batches alone. counts: these numbers"""
 
     def __init__(
         self, evaluate: Evaluator, rows: _Rows, schedule: str, devices: tuple[int, ...], counts: Sequence[int]
@@ -390,7 +407,8 @@ class _ShapeRow:
 
     @cached_property
     def least(self) -> Floats:
-        """Lower bounds on the seconds under any cuts: m rounds of a device behind one round of all devices before it; by m.
+        """Lower bounds on the seconds under any cuts, float64 [counts]: m rounds of a device behind one round of all devices
+        before it.
 
         With devices as fast as the fastest, of which each has t[d] seconds of a micro-batch, T >= t[0] + ... + t[d - 1] + m t[d]
         for every d, which is least where all are equal: T = w / (1 - (1 - 1/m)^n), w the seconds of the whole network. Where
@@ -406,7 +424,7 @@ class _ShapeRow:
         return np.asarray(np.array(whole) / share * (1.0 - SLACK))
 
     def may_hold(self, cuts: Sequence[int]) -> bool:
-        """Whether these cuts have room on the devices with the fewest samples that stages have in flight for any count."""
+        """Whether these cuts may fit into the devices' memory with the fewest samples in flight of any of the counts."""
         if self.schedule not in WHOLE_BACKWARDS:
             return True
         stages, costs, batch = len(self.devices), self.evaluate.layer_costs, self.evaluate.problem.batch
@@ -420,7 +438,11 @@ class _ShapeRow:
 
 @dataclass(frozen=True, slots=True)
 class _Bounded:
-    """Shapes by rows, with lower bounds on the seconds of each, float64 [shapes]."""
+    """All shapes of a search with their lower bounds.
+
+    rows: shapes by schedule and devices; least: lower bound of each shape in seconds, float64 [shapes]; row_of, microbatches: row
+    and number of micro-batches of each shape, int64 [shapes]
+    """
 
     rows: Sequence[_ShapeRow]
     least: Floats
@@ -428,14 +450,14 @@ class _Bounded:
     microbatches: Integers
 
     def search(self, place: int) -> _Cuts:
-        """The search of the cuts of a shape."""
+        """The search of the cuts of shape number `place`."""
         row = self.rows[self.row_of[place]]
         shape = StraightShape(row.schedule, row.devices, int(self.microbatches[place]))
         return _Cuts(row.evaluate, shape, row.rows)
 
 
 def _bounded(evaluate: Evaluator, shapes: Iterable[StraightShape]) -> _Bounded:
-    """Shapes that quick replays know, each once, in order, but for devices that lack room for the smallest micro-batches."""
+    """Shapes that quick replays cover, each once, without those on devices that lack room even for the smallest micro-batches."""
     shared, counts = _Rows(evaluate.layer_costs), dict[tuple[str, tuple[int, ...]], dict[int, None]]()
     for key, alike in groupby(shapes, lambda shape: (shape.schedule, shape.devices)):
         if _is_known(key[0]):
@@ -452,9 +474,10 @@ def _bounded(evaluate: Evaluator, shapes: Iterable[StraightShape]) -> _Bounded:
 
 
 class _DeviceRow(NamedTuple):
-    """Devices of a pipeline, one per stage.
+    """The devices of a pipeline, one per stage, and the links between them.
 
-    alike: one of each kind; kind: int64 [stages], place of each device's kind among them; streams: whether any of them does
+    alike: one device of each kind; kind: int64 [stages], place of each device's kind among them; streams: whether any device
+    streams
     beside: seconds of a forward and a backward beside those of the layers, float64 [kinds]
     latency, byte_seconds: of each link, down and up, float64 [2, stages - 1]
     """
@@ -468,19 +491,19 @@ class _DeviceRow(NamedTuple):
 
 
 class _Rows:
-    """Rows of devices, and seconds on them, of the shapes of one search: they have many in common."""
+    """Rows of devices and seconds on them, shared by the shapes of one search."""
 
     def __init__(self, costs: LayerCosts) -> None:
         self.costs = costs
 
     def alike(self, devices: tuple[int, ...]) -> tuple[int, ...]:
-        """A device of each kind."""
+        """One device of each kind among these."""
         costs = self.costs
         return tuple(map(costs.first_of_kind, sorted(set(map(costs.kind_of_device, devices)))))
 
     @remembered
     def row(self, devices: tuple[int, ...]) -> _DeviceRow:
-        """The devices of a pipeline."""
+        """The devices of a pipeline and the links between them."""
         costs, between = self.costs, self.costs.problem.cluster.point_to_point
         kinds, alike = [costs.kind_of_device(device) for device in devices], self.alike(devices)
         distinct = sorted(set(kinds))
@@ -500,10 +523,10 @@ class _Rows:
 
     @remembered
     def whole_seconds(self, device: int, samples: int) -> float:
-        """Seconds of a forward and a backward of the whole network."""
+        """Seconds of a forward and a backward of the whole network for so many samples."""
         return float(self.costs.round_trip_seconds(device, samples).sum())
 
     @remembered
     def seconds_before(self, device: int, samples: int) -> Floats:
-        """Seconds of a forward and a backward of the layers before each cut, float64 [layers + 1]."""
+        """Seconds of a forward and a backward of all layers before each cut, float64 [layers + 1]."""
         return np.append(0.0, np.cumsum(self.costs.round_trip_seconds(device, samples)))

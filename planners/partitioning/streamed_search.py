@@ -1,8 +1,9 @@
-"""Streamed search: the fastest pipeline with one board per stage, where layers of a stage stream.
+"""Streamed search: the fastest pipeline with one board per stage, where the layers of a stage stream.
 
-A board divides itself over the layers of its stage, so that a stage is no sum of layers: each range of layers has seconds of its
-own. All partitions of a shape (a schedule, a board of each stage, a number of micro-batches) are ranked by an estimate, or, where
-they are too many, those of the partition search and what moves of one cut make of it. The best by the estimate are replayed.
+A board divides itself over the layers of its stage, so that a stage's seconds are no sum over its layers: each range of layers
+has seconds of its own. All partitions of a shape (a schedule, a board of each stage, a number of micro-batches) are ranked by an
+estimate, or, where they are too many, those of the partition search and of moves of single cuts from there. The best by the
+estimate are replayed.
 """
 
 from __future__ import annotations
@@ -26,23 +27,25 @@ Cuts = Integers
 """Layers before each boundary, int64 [partitions, stages - 1]."""
 
 MOST_PARTITIONS = 20_000
-"""Partitions of a number of stages that are all ranked."""
+"""Partitions into one number of stages, at most, that are all ranked."""
 
 MOST_SIZES = 16
-"""Sizes of micro-batches whose ranges of layers get seconds, those of the most promising shapes first."""
+"""Sizes of micro-batches, at most, whose ranges of layers are given seconds: the most promising ones."""
 
 REPLAYED = 8
-"""Partitions of a shape that are replayed at most."""
+"""Partitions of a shape that are replayed, at most."""
 
 NEAR = 1.25
-"""Shapes are replayed whose estimate is below this many times the best replay: forwards and backwards side by side are faster."""
+"""Estimated seconds per second of the best replay below which a shape is replayed: the estimate misses forwards beside
+backwards.
+"""
 
 ROUNDS = 12
-"""Rounds of moves of one cut at most."""
+"""Rounds of moves of single cuts, at most."""
 
 
 class StreamedSearch:
-    """Estimates and replays of one problem."""
+    """Estimates and replays of the pipelines of one problem's boards."""
 
     def __init__(self, evaluate: Evaluator) -> None:
         self.evaluate, self.problem, self.costs = evaluate, evaluate.problem, evaluate.layer_costs
@@ -52,7 +55,7 @@ class StreamedSearch:
         self._updates = np.outer(whole, elements / max(elements[-1], 1.0))
 
     def fastest(self, planner: str, shapes: Iterable[StraightShape]) -> list[Plan]:
-        """The fastest plan found for each schedule, even if it does not fit."""
+        """The fastest plan that is found for each schedule among these shapes, whether it fits or not."""
         ranked = [
             (self.evaluate.at_least(shape.devices, least), number, shape, cuts)
             for number, (least, shape, cuts) in enumerate(self._estimated(shapes))
@@ -70,7 +73,7 @@ class StreamedSearch:
         return [plan for _, plan in best.values()]
 
     def _estimated(self, shapes: Iterable[StraightShape]) -> Iterator[tuple[float, StraightShape, Cuts]]:
-        """Estimates of shapes with the cuts that are best by them."""
+        """Shapes with their least estimated seconds, and the cuts that are best by the estimate."""
         found: dict[tuple[tuple[int, ...], int], tuple[float, Cuts]] = {}
         every = list(shapes)
         sizes = sorted(sorted({-(-self.problem.batch // one.microbatches) for one in every}), key=self._whole_seconds)
@@ -85,8 +88,8 @@ class StreamedSearch:
                 yield least, shape, cuts
 
     def _whole_seconds(self, samples: int) -> float:
-        """Seconds of the batch in micro-batches of so many samples, if every board ran the same share of the network, and of the
-        first one's way through all of them.
+        """Rank of a size of micro-batches, in seconds: of the batch in micro-batches of so many samples, if every board ran an
+        equal share of the network, with the first one's way through all of them.
         """
         boards, batch = len(self.problem.cluster.devices), self.problem.batch
         held = np.arange(self.layers)
@@ -94,7 +97,7 @@ class StreamedSearch:
         return sum(passes) / boards * (-(-batch // samples) + boards - 1)
 
     def _best_cuts(self, devices: tuple[int, ...], count: int) -> tuple[float, Cuts]:
-        """The least estimate, and cuts by rising estimates; none where memory permits none."""
+        """The least estimated seconds, and cuts by rising estimates; inf and none where memory permits none."""
         stages = len(devices)
         if comb(self.layers - 1, stages - 1) <= MOST_PARTITIONS:
             every = every_cuts(self.layers, stages)
@@ -105,7 +108,9 @@ class StreamedSearch:
         return (float(seconds[first[0]]) if len(first) else inf), every[first[seconds[first] < inf]]
 
     def _moved(self, devices: tuple[int, ...], count: int) -> Cuts:
-        """The partition search's cuts after moves of one cut anywhere between its neighbours, and the last moves."""
+        """The last round of a climb that moves single cuts anywhere between their neighbours, from the cuts of the partition
+        search; fastest first.
+        """
         samples = -(-self.problem.batch // count)
         together = straight_costs(self.costs, devices, samples, alternating=True, in_flight=[samples] * len(devices))
         found = fastest_cuts(together, count)
@@ -119,10 +124,10 @@ class StreamedSearch:
         return cuts
 
     def estimates(self, devices: tuple[int, ...], count: int, cuts: Cuts) -> Floats:
-        """Seconds of partitions, float64 [partitions]; inf for those that cannot fit.
+        """Estimated seconds of partitions, float64 [partitions]; inf for those that cannot fit. count: micro-batches
 
-        One micro-batch's way through all stages and back, rounds of the slowest stage behind it, and updates: a stage's begins
-        when the backwards before it are still to come.
+        They are one micro-batch's way through all stages and back, rounds of the slowest stage behind it, and the update: a
+        stage's begins while the backwards of the stages before it are still to come.
         """
         stages, samples = len(devices), -(-self.problem.batch // count)
         costs = self._costs(devices, samples)
@@ -144,12 +149,13 @@ class StreamedSearch:
 
     @remembered
     def _costs(self, devices: tuple[int, ...], samples: int) -> PartitionCosts:
+        """The costs of partitions with micro-batches of so many samples, each stage with one micro-batch in flight."""
         held = [samples] * len(devices)
         return straight_costs(self.costs, devices, samples, in_flight=held)
 
 
 def one_moved(cuts: Sequence[int], layers: int) -> Iterator[list[int]]:
-    """All cuts that differ in one, which is anywhere else between its neighbours."""
+    """All cuts that differ from the given ones in a single cut, which lies anywhere else between its neighbours."""
     bounds = [0, *cuts, layers]
     for place in range(1, len(bounds) - 1):
         for to in range(bounds[place - 1] + 1, bounds[place + 1]):

@@ -1,4 +1,4 @@
-"""Tight memory: a search for cuts that fit, for when the preferred ones do not.
+"""Tight memory: a search for cuts that fit, where the preferred cuts do not.
 
 What a stage holds is known before a replay but for the buffers of transfers: its weights, and the activations of the
 micro-batches that its schedule keeps in flight. The partition search leaves out what cannot fit by that rule; a replay decides
@@ -25,7 +25,7 @@ PlanOf = Callable[[Sequence[int]], Plan]
 """Cuts -> the plan with these cuts."""
 
 EXHAUSTIVE = 300
-"""Partitions that are replayed one by one where all cuts by the rule do not fit."""
+"""Partitions, at most, that are replayed one by one where those of the partition search do not fit."""
 
 
 def cuts_within(costs: PartitionCosts) -> Iterator[tuple[int, ...]]:
@@ -47,9 +47,9 @@ def cuts_within(costs: PartitionCosts) -> Iterator[tuple[int, ...]]:
 
 
 def _live(furthest: Integers) -> Flags:
-    """Whether stage s and those behind it can hold the layers from b on, bool [stages, layers + 1].
+    """Whether stage s and those behind it can hold the layers from layer b on, bool [stages, layers + 1].
 
-    No dead end is followed: there are exponentially many of them where the last stages hold too little.
+    With it no dead end is followed: there are exponentially many where the last stages hold too little.
     """
     live: Flags = np.asarray(furthest >= furthest.shape[1] - 1)
     live[:, -1] = False  # every stage holds a layer
@@ -63,7 +63,8 @@ def _live(furthest: Integers) -> Flags:
 def tight_plan(
     planner: str, evaluate: Evaluator, schedule: str, devices: Sequence[int], counts: Sequence[int]
 ) -> Plan | None:
-    """The fastest straight pipeline on `devices` that fits, of those found for each number of micro-batches; None if none is.
+    """The fastest straight pipeline on `devices` that fits, of the one found for each number of micro-batches (`counts`); None if
+    none fits.
 
     All partitions are tried where they are EXHAUSTIVE or fewer.
     """
@@ -73,6 +74,9 @@ def tight_plan(
 
 
 def _tight(planner: str, evaluate: Evaluator, schedule: str, devices: Sequence[int], count: int) -> Plan | None:
+    """A straight pipeline with `count` micro-batches that fits; None if none is found, or the schedule does not run with so
+    many.
+    """
     problem, stages = evaluate.problem, len(devices)
 
     def plan_of(cuts: Sequence[int]) -> Plan:
@@ -100,7 +104,9 @@ def _tight(planner: str, evaluate: Evaluator, schedule: str, devices: Sequence[i
 
 
 def fitting_cuts(costs: PartitionCosts, evaluate: Evaluator, plan_of: PlanOf) -> Plan | None:
-    """The first plan that fits, over all partitions that memory permits if they are at most EXHAUSTIVE, else None."""
+    """The first plan that fits, of all partitions that memory permits by the rule; None if none does, or there are more than
+    EXHAUSTIVE.
+    """
     every = list(islice(cuts_within(costs), EXHAUSTIVE + 1))
     if len(every) > EXHAUSTIVE:
         return None
@@ -108,7 +114,9 @@ def fitting_cuts(costs: PartitionCosts, evaluate: Evaluator, plan_of: PlanOf) ->
 
 
 def _most_held(evaluate: Evaluator, plan: Plan) -> Integers:
-    """Most micro-batches whose activations each stage of a plan holds at once, int64 [stages]; 1 where lanes run side by side."""
+    """Most micro-batches whose activations each stage of a plan holds at once, int64 [stages]; 1 where ops run side by side on
+    lanes.
+    """
     if schedule_families()[plan.schedule].lanes:
         return np.ones(len(plan.stages), dtype=np.int64)
     _, schedule, _ = build_program(evaluate.problem, plan, evaluate.layer_costs)
