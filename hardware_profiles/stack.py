@@ -106,6 +106,7 @@ class Runs:
     tensor, context, expert, pipeline: whether it divides layers, tokens, experts, and the network
     interleaved: whether a device may hold several stages; looped_alone: also one that holds the whole network; short_groups: also
         with fewer micro-batches than ranks
+    looped_once: whether schedules of several stages per device also run with one; else it runs another then
     cut_blocks: whether stages may end inside blocks; unlike_recompute: whether each may have a recompute policy of its own, and
         a number of its first blocks
     unequal: whether micro-batches, replicas and stages of a plan may have unlike sizes
@@ -127,6 +128,7 @@ class Runs:
     interleaved: bool = True
     looped_alone: bool = True
     short_groups: bool = True
+    looped_once: bool = True
     cut_blocks: bool = True
     unlike_recompute: bool = True
     unequal: bool = True

@@ -210,6 +210,10 @@ class PlannerEntry:
             return f"its replicas divide nothing, and {stack.title} runs ZeRO {', '.join(map(str, runs.zero))} alone"
         if request.schedule is not None and runs.schedules and request.schedule not in runs.schedules:
             return f"{stack.title} runs {', '.join(runs.schedules)}, not {request.schedule!r}"
+        again = request.recompute or problem.recompute
+        chosen = request.recompute is None and problem.recompute == "none"
+        if runs.recompute and again not in runs.recompute and not chosen:
+            return f"{stack.title} runs recompute {', '.join(runs.recompute)}, not {again!r}"
         return None
 
     def _unlike_recomputation(self, problem: Problem, request: Request) -> str | None:

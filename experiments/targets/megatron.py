@@ -197,6 +197,7 @@ MEGATRON = Target(
         precisions=tuple(PRECISIONS),
         looped_alone=False,
         short_groups=False,
+        looped_once=False,
         cut_blocks=False,
         unlike_recompute=False,
         unequal=False,

@@ -23,6 +23,7 @@ from planners.search.candidates import (
     device_groups,
     devices_in_order,
     ranks_of,
+    runs_shape,
 )
 from planners.search.request import Request
 from simulator import (
@@ -33,7 +34,6 @@ from simulator import (
     Recompute,
     divisors,
     is_group,
-    number_lacks,
     schedule_families,
     slice_of,
 )
@@ -190,10 +190,9 @@ class Neighbourhood:
 
     def _runs_numbers(self, pipeline: Pipeline) -> bool:
         """Whether the stack runs a pipeline's numbers of ranks, stages per rank, replicas and micro-batches."""
-        runs = self.problem.stack.runs
-        if not runs.unequal and (self.problem.batch % pipeline.microbatches or len(set(pipeline.replicas)) > 1):
-            return False
-        return not any(number_lacks(runs, pipeline.stages, pipeline.chunks, pipeline.microbatches))
+        alike = self.problem.stack.runs.unequal or len(set(pipeline.replicas)) == 1
+        shape = pipeline.schedule, pipeline.stages, pipeline.chunks, pipeline.microbatches
+        return alike and runs_shape(self.problem, *shape)
 
     def possible_counts(self, wanted: Iterable[int]) -> list[int]:
         """Numbers of micro-batches that the stack runs near those wanted, rising.

@@ -30,7 +30,7 @@ from planners.estimate.memory import (
 from planners.partitioning.cut_moves import MOST_ROUNDS, climbed, moved, number_of_moves
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, every_cuts, straight_costs, uniform_cuts
-from planners.search.candidates import straight_plan
+from planners.search.candidates import runs_shape, straight_plan
 from planners.search.evaluator import Evaluator
 from planners.search.quick_replay import (
     BACK,
@@ -103,8 +103,9 @@ def fastest_straight(
         if every.least[place] >= best or (work > WORK and best < inf):
             break
         search = every.search(place)
+        ranked = search.ranked(best)
         work += search.work
-        for seconds, cuts in search.ranked(best):
+        for seconds, cuts in ranked:
             if seconds >= found.get(place, (best * NEAR,))[0]:
                 break
             plan = search.plan(planner, cuts)
@@ -185,13 +186,16 @@ def _is_known(schedule: str) -> bool:
 
 
 class _Cuts:
-    """The search of the cuts of one shape."""
+    """The search of the cuts of one shape.
+
+    work: ops of quick replays, and steps of partition searches, that it has taken so far
+    """
 
     def __init__(self, evaluate: Evaluator, shape: StraightShape, rows: _Rows | None = None) -> None:
         self.evaluate, self.problem, self.shape = evaluate, evaluate.problem, shape
         self.rows = rows or _Rows(evaluate.layer_costs)
         self.costs, self.layers = evaluate.layer_costs, len(evaluate.problem.workload)
-        self.stages = len(shape.devices)
+        self.stages, self.work = len(shape.devices), 0
 
     @property
     def _row(self) -> _DeviceRow:
@@ -212,15 +216,6 @@ class _Cuts:
     def ops(self) -> int:
         """Number of forwards and backwards of a pipeline of this shape."""
         return 2 * self.stages * self.shape.microbatches
-
-    @property
-    def work(self) -> int:
-        """Ops of quick replays, and steps of a partition search, that the search of this shape takes."""
-        if self.streamed:
-            return self.ops
-        if self._few():
-            return self.ops * comb(self.layers - 1, self.stages - 1)
-        return self.stages * self.layers**2 + self._number_of_moves * self.ops
 
     def least_seconds(self) -> float:
         """Lower bound on the seconds of this shape under any cuts."""
@@ -251,9 +246,11 @@ class _Cuts:
         the best replay so far
         """
         if self.streamed or lacks_room(self.costs, self.shape.devices, int(self._sizes[0]), self._held):
+            self.work += self.ops
             return iter(())
         if self._few():
-            every = every_cuts(self.layers, self.stages)
+            every = self._places[every_cuts(len(self._places) - 1, self.stages)]
+            self.work += self.ops * len(every)
         else:
             every = self._improved(best)
         seconds = self.quick(every) if len(every) else np.zeros(0)
@@ -262,13 +259,14 @@ class _Cuts:
 
     def _few(self) -> bool:
         """Whether all cuts of the shape are given a quick replay."""
-        return comb(self.layers - 1, self.stages - 1) * max(1.0, self.ops / OPS) <= FEW_CUTS
+        return comb(len(self._places) - 2, self.stages - 1) * max(1.0, self.ops / OPS) <= FEW_CUTS
 
     def _improved(self, best: float) -> Cuts:
         """The cuts of the partition search and even cuts; or, where these are promising, the last round of a climb from the
         better of them.
         """
         chunks = self.stages // len(set(self.shape.devices))
+        self.work += self.stages * (len(self._places) - 1) ** 2
         found = fastest_cuts(self._partition_costs, self.shape.microbatches * chunks)
         if not found:
             return np.zeros((0, self.stages - 1), dtype=np.int64)
@@ -277,6 +275,7 @@ class _Cuts:
         cuts = begun[np.argsort(self.quick(begun), kind="stable")]
         if float(self.quick(cuts[:1])[0]) >= PROMISING * best:
             return cuts
+        self.work += self._number_of_moves * self.ops
         return climbed(cuts[0], self.quick, self._moves)
 
     def replayed_moves(self, plan: Plan) -> Plan:
@@ -457,11 +456,13 @@ class _Bounded:
 
 
 def _bounded(evaluate: Evaluator, shapes: Iterable[StraightShape]) -> _Bounded:
-    """Shapes that quick replays cover, each once, without those on devices that lack room even for the smallest micro-batches."""
+    """Shapes that quick replays cover and the stack runs, each once, without those on devices that lack room even for the
+    smallest micro-batches.
+    """
     shared, counts = _Rows(evaluate.layer_costs), dict[tuple[str, tuple[int, ...]], dict[int, None]]()
     for key, alike in groupby(shapes, lambda shape: (shape.schedule, shape.devices)):
-        if _is_known(key[0]):
-            counts.setdefault(key, {}).update((one.microbatches, None) for one in alike)
+        if _is_known(key[0]) and (run := [one for one in alike if _is_run(evaluate.problem, one)]):
+            counts.setdefault(key, {}).update((one.microbatches, None) for one in run)
     roomy = [(*key, list(own)) for key, own in counts.items() if may_have_room(evaluate.layer_costs, *key, max(own))]
     rows = [_ShapeRow(evaluate, shared, *row) for row in roomy]
     none = np.zeros(0, dtype=np.int64)
@@ -471,6 +472,12 @@ def _bounded(evaluate: Evaluator, shapes: Iterable[StraightShape]) -> _Bounded:
         np.repeat(np.arange(len(rows)), [len(row.counts) for row in rows]),
         np.concatenate([none, *(row.counts for row in rows)]),
     )
+
+
+def _is_run(problem: Problem, shape: StraightShape) -> bool:
+    """Whether the stack runs a shape."""
+    stages = len(shape.devices)
+    return runs_shape(problem, shape.schedule, stages, stages // len(set(shape.devices)), shape.microbatches)
 
 
 class _DeviceRow(NamedTuple):

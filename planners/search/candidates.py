@@ -31,6 +31,7 @@ from simulator import (
     equal_microbatches,
     expert_degrees,
     group_degrees,
+    number_lacks,
     recompute_words,
     schedule_families,
     stages_from_cuts,
@@ -327,6 +328,18 @@ def searched_counts(problem: Problem) -> tuple[int, ...]:
         count for count in range(1, root + 1) if -(-batch // -(-batch // count)) == count
     }
     return tuple(sorted(fewest | {2**power for power in range(batch.bit_length())}))
+
+
+def runs_shape(problem: Problem, schedule: str, stages: int, chunks: int, microbatches: int) -> bool:
+    """Whether the problem's stack runs a schedule of so many stages, stages per device and micro-batches, as equal as whole
+    samples permit.
+    """
+    runs = problem.stack.runs
+    if not runs.unequal and problem.batch % microbatches:
+        return False
+    if stages > 1 and runs.schedules and schedule not in runs.schedules:
+        return False
+    return not any(number_lacks(runs, schedule, stages, chunks, microbatches))
 
 
 def counts_by_size(problem: Problem) -> set[int]:

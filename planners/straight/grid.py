@@ -33,6 +33,7 @@ from planners.search.candidates import (
     counts_by_size,
     device_choices,
     device_groups,
+    runs_shape,
     straight_decisions,
     straight_shape,
 )
@@ -268,8 +269,17 @@ class _Grid:
 
     # ---- the grid ----
 
-    def shapes(self) -> Iterator[GridShape]:
-        """Every shape: devices × schedule × stages per device × stages × replicas × placement × micro-batches."""
+    def shapes(self) -> list[GridShape]:
+        """Every shape, of those that the stack runs: devices × schedule × stages per device × stages × replicas × placement ×
+        micro-batches. Where it runs none all of them, for it to say why.
+        """
+        every = list(self._shapes())
+        return [shape for shape in every if self._is_run(shape)] or every
+
+    def _is_run(self, shape: GridShape) -> bool:
+        return runs_shape(self.problem, shape.schedule, shape.stages, shape.chunks, shape.microbatches)
+
+    def _shapes(self) -> Iterator[GridShape]:
         layers, families = len(self.problem.workload), schedule_families()
         for chosen in device_choices(self.problem, self.costs):
             among = set(chosen)
@@ -277,8 +287,7 @@ class _Grid:
             for schedule in self._families():
                 for chunks in self._chunks("chunks" in families[schedule].options):
                     for ranks in range(1, min(len(devices), layers // chunks) + 1):
-                        piped = ranks > 1 and not self.problem.stack.runs.pipeline
-                        if piped or self.request.stages not in (None, ranks * chunks):
+                        if self.request.stages not in (None, ranks * chunks):
                             continue
                         for groups, counts in self._placements(devices, ranks):
                             if self.division.replicas in (None, len(groups[0])):
@@ -292,7 +301,6 @@ class _Grid:
 
     def _chunks(self, looped: bool) -> tuple[int, ...]:
         wanted = self.request.chunks
-        looped = looped and self.problem.stack.runs.interleaved
         if not looped:
             return (1,) if wanted in (None, 1) else ()
         if wanted is not None:
@@ -332,6 +340,7 @@ class _Grid:
         largest = -(-self.problem.batch // (ends[0] * share)), -(-self.problem.batch // (ends[1] * share))
         between = {-(-self.problem.batch // (share * size)) for size in range(largest[1] + 1, largest[0])}
         shapes = [replace(shape, microbatches=count) for count in sorted(between.difference(counts))]
+        shapes = list(filter(self._is_run, shapes))
         found = [
             one for one in map(self.candidate, shapes) if one is not None and one.seconds < best and one.fullest <= 1.0
         ]

@@ -77,6 +77,9 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     """Why XPipe's planner has no plan for a problem and what is asked for, or None."""
     if request.schedule not in (None, SCHEDULE):
         return f"XPipe runs its own order, {SCHEDULE}, not {request.schedule!r}"
+    runs = problem.stack.runs.schedules
+    if runs and SCHEDULE not in runs:
+        return f"{problem.stack.title} runs {', '.join(runs)}, not {SCHEDULE!r}"
     return straight_shape(problem, request)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from hardware_profiles import Runs
+from simulator.schedules import schedule_families
 
 if TYPE_CHECKING:
     from simulator.plans.plan import Plan, Problem
@@ -40,7 +41,7 @@ def plan_lacks(runs: Runs, problem: Problem, plan: Plan) -> Iterator[str]:
         (runs.context, plan.context, "context parallelism"),
         (runs.expert, plan.expert, "expert parallelism"),
     )
-    yield from number_lacks(runs, len(plan.stages), plan.chunks, len(plan.microbatches))
+    yield from number_lacks(runs, family, len(plan.stages), plan.chunks, len(plan.microbatches))
     yield from _lacking(
         (False, 1 + bool(plan.splits), "layers that stages share by output channels"),
         (runs.cut_blocks, 1 + _cuts_blocks(problem, plan), "stages that end inside blocks"),
@@ -62,9 +63,13 @@ def plan_lacks(runs: Runs, problem: Problem, plan: Plan) -> Iterator[str]:
         yield from rule(problem, plan)
 
 
-def number_lacks(runs: Runs, stages: int, chunks: int, microbatches: int) -> Iterator[str]:
-    """What pipelines of so many stages, stages per device and micro-batches need, and something that runs plans has not."""
+def number_lacks(runs: Runs, schedule: str, stages: int, chunks: int, microbatches: int) -> Iterator[str]:
+    """What pipelines of so many stages, stages per device and micro-batches need, and something that runs plans has not.
+
+    schedule: its family; "" for an order of its own
+    """
     ranks = stages // chunks
+    once = bool(schedule) and chunks == 1 and "chunks" in schedule_families()[schedule].options
     yield from _lacking(
         (runs.pipeline, stages, "pipelines of several stages"),
         (runs.interleaved, chunks, "several stages per device"),
@@ -74,6 +79,7 @@ def number_lacks(runs: Runs, stages: int, chunks: int, microbatches: int) -> Ite
             1 + (chunks > 1 and microbatches < ranks),
             f"several stages per device with fewer micro-batches ({microbatches}) than ranks ({ranks})",
         ),
+        (runs.looped_once, stages * once, f"schedule {schedule} with one stage per device"),
     )
 
 

@@ -131,6 +131,7 @@ def test_gradients_reduced_in_buckets_alone_overlap() -> None:
             {"chunks": 2, "microbatches": (16,)},
             ["several stages per device with fewer micro-batches (1) than ranks (2)"],
         ),
+        ((6,), {"schedule": "interleaved-1f1b"}, ["schedule interleaved-1f1b with one stage per device"]),
         (
             (6,),
             {"order": ("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"), "microbatches": (8, 8), "zero": 3},

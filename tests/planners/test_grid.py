@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hardware_profiles import Runs, Stack, load_cluster
+from hardware_profiles import Runs, Stack, load_cluster, load_stack
 from planners import Evaluator, Request, make_plan, planner_entry
 from planners.straight import grid
 from planners.straight.grid import GridShape, _Grid
@@ -292,14 +292,54 @@ def test_points_have_the_schedules_and_the_stages_a_device_that_are_asked_for(
 
 
 def test_points_are_what_the_stack_runs() -> None:
-    """One of the schedules, and no pipeline."""
+    """One of the schedules, and no pipeline: nor several stages on one device."""
     problem = Problem(uniform_chain(10), _switched((_gpu(),) * 2), 4)
     for runs, expected in (
         (Runs(schedules=("gpipe", "1f1b")), {("1f1b", 1), ("1f1b", 2)}),
-        (Runs(pipeline=False), {(name, 1) for name in grid.SCHEDULES}),
+        (Runs(pipeline=False), {("1f1b", 1), ("eager-1f1b", 1)}),
     ):
         shapes = search_of(replace(problem, stack=Stack(name="less", runs=runs))).shapes()
         assert {(one.schedule, len(one.groups)) for one in shapes} == expected
+
+
+@pytest.mark.parametrize(
+    ("stack", "workload", "cluster", "batch", "asked"),
+    [
+        ("megatron-core", "chain:6", "dapple-c:6", 24, {"schedule": "interleaved-1f1b"}),
+        ("megatron-core", "chain:6", "dapple-c:6", 24, {"chunks": 1}),
+        ("fsdp2-eager", "bert-base", "sailor-mit-2", 33, {"schedule": "eager-1f1b"}),
+    ],
+)
+def test_what_the_stack_does_not_run_takes_no_patience(
+    stack: str, workload: str, cluster: str, batch: int, asked: dict[str, Any]
+) -> None:
+    """A part of the grid is no faster than all of it where many points have micro-batches of unlike sizes, or loop once."""
+    problem = Problem(
+        workload_from_spec(workload, None),
+        load_cluster(cluster),
+        batch,
+        optimizer="sgd",
+        gradient_reduction="whole",
+        memory_reserve=0.5,
+        stack=load_stack(stack),
+    )
+    every, part = (seconds_of("pipeline-data", problem, request) for request in (Request(), Request(**asked)))
+    assert every <= part * (1.0 + 1e-9)
+
+
+def test_it_says_what_the_stack_does_not_run() -> None:
+    """Where no point is one that it runs, in one line."""
+    problem = Problem(uniform_chain(6), load_cluster("dapple-c:4"), 33, stack=load_stack("megatron-core"))
+    for asked, words in (
+        ({"microbatches": 7}, r"it has no micro-batches of unlike sizes \(4, 5\)"),
+        (
+            {"schedule": "interleaved-1f1b", "chunks": 1, "stages": 3},
+            "schedule interleaved-1f1b with one stage per device",
+        ),
+        ({"chunks": 2, "stages": 2}, "several stages on devices that hold the whole network"),
+    ):
+        with pytest.raises(InfeasiblePlanError, match=words):
+            make_plan("pipeline-data", problem, Request(**asked))
 
 
 def test_groups_of_unlike_devices_are_of_no_kind() -> None:

@@ -165,6 +165,22 @@ MANY = "its GPUs of several kinds have more than 20,000 choices"
         ("uniform large", {"stack": ONE_SCHEDULE}, {"schedule": "gpipe"}, "stack 'one' runs 1f1b, not 'gpipe'"),
         ("uniform", {"stack": DIVIDES}, {}, "its replicas divide nothing, and stack 'divides' runs ZeRO 2, 3 alone"),
         ("uniform", {"stack": DIVIDES, "cluster": line(speeds=(1.0,))}, {}, None),
+        *(
+            (
+                "joint rule-of-thumb large mixed modern scheduler umpipe uniform greedy pipedream",
+                {"stack": load_stack("megatron-core"), "recompute": again},
+                asked,
+                "stack 'megatron-core' runs recompute none, attention, blocks, not 'whole'",
+            )
+            for again, asked in (("whole", {}), ("whole", {"recompute": "whole"}))
+        ),
+        (
+            "joint large modern",
+            {"stack": load_stack("megatron-core")},
+            {"recompute": "whole"},
+            "stack 'megatron-core' runs recompute none, attention, blocks, not 'whole'",
+        ),
+        ("joint large modern", {"stack": Stack(name="again", runs=Runs(recompute=("blocks",)))}, {}, None),
         (
             "uniform",
             {"workload": uniform_chain(3)},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations, product
+from math import comb
 
 import numpy as np
 import pytest
@@ -200,3 +201,40 @@ def test_pipelines_are_cut_between_blocks_where_the_stack_cuts_none() -> None:
     search = straight_search._Cuts(evaluate, StraightShape("1f1b", (0, 1, 2, 3), len(found.microbatches)))
     best = min(evaluate(search.plan("test", one)).iteration_seconds for one in cuts.tolist())
     assert evaluate(found).iteration_seconds == best < np.inf
+
+
+def test_what_the_stack_does_not_run_takes_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Micro-batches of unlike sizes, or schedules that it has not, are no shapes: what is looked at before `WORK` ends is run."""
+    network = Gpt(4, 64, 4, 128, 1000).workload()
+    runs = Runs(schedules=("1f1b",), unequal=False, cut_blocks=False)
+    problem = Problem(network, load_cluster("pipedream-a:1"), 35, stack=Stack(name="alike", runs=runs))
+    shapes = [
+        StraightShape(name, tuple(range(stages)), count)
+        for name, stages, count in product(("gpipe", "1f1b"), range(2, 5), range(1, 36))
+    ]
+    monkeypatch.setattr(straight_search, "WORK", 1)
+    evaluate = Evaluator(problem)
+    assert fastest_straight("test", evaluate, shapes) is not None
+    assert {(one.schedule, 35 % len(one.microbatches)) for one in evaluate.replayed} == {("1f1b", 0)}
+    assert fastest_straight("test", evaluate, [one for one in shapes if one.schedule == "gpipe"]) is None
+
+
+def test_all_cuts_between_blocks_are_looked_at_where_these_are_few() -> None:
+    """Twelve blocks of ten layers in six stages: 1,287 partitions, of 10^8 that also cut blocks; work is what was looked at."""
+    network = Gpt(12, 64, 4, 128, 1000).workload()
+    cut, whole = (
+        Problem(network, load_cluster("pipedream-b:1"), 8, stack=Stack(name="any", runs=Runs(cut_blocks=cuts)))
+        for cuts in (True, False)
+    )
+    looks = [straight_search._Cuts(Evaluator(one), StraightShape("1f1b", tuple(range(6)), 4)) for one in (cut, whole)]
+    for one in looks:
+        assert one.work == 0
+        list(one.ranked(np.inf))
+    places = stage_begins(whole).tolist()
+    assert looks[1].work == comb(len(places) - 2, 5) * looks[1].ops
+    best = next(looks[1].ranked(np.inf))[0]
+    every = np.array(list(combinations(places[1:-1], 5)))
+    assert best == looks[1].quick(every).min()
+    unpromising = straight_search._Cuts(Evaluator(cut), StraightShape("1f1b", tuple(range(6)), 4))
+    list(unpromising.ranked(1e-9))
+    assert unpromising.work == 6 * len(network) ** 2 < looks[0].work

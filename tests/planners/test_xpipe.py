@@ -9,7 +9,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from hardware_profiles import load_cluster
+from hardware_profiles import load_cluster, load_stack
 from planners import Evaluator, Request, make_plan
 from planners.estimate.memory import RangeBytes
 from planners.partitioning.partition_costs import every_cuts
@@ -162,9 +162,12 @@ def test_asked_for_stages_it_is_no_faster_where_links_are_shared() -> None:
 
 
 def test_it_says_what_it_does_not_plan() -> None:
-    """Another schedule, and memory that holds nothing, in one line each."""
+    """Another schedule, stacks without its own, of one stage, too, and memory that holds nothing, in one line each."""
     with pytest.raises(ValueError, match="XPipe runs its own order, xpipe, not '1f1b'"):
         make_plan("xpipe", problem(), Request(schedule="1f1b"))
+    for request in (Request(), Request(stages=1)):
+        with pytest.raises(ValueError, match=r"stack 'megatron-core' runs 1f1b, interleaved-1f1b, not 'xpipe'$"):
+            make_plan("xpipe", replace(problem(), stack=load_stack("megatron-core")), request)
     with pytest.raises(
         InfeasiblePlanError,
         match=(

@@ -310,6 +310,11 @@ def test_gradients_have_the_bytes_of_the_stack() -> None:
             cut_at(20, range(4), range(4)),
             "several stages on devices that hold the whole network",
         ),
+        (
+            Runs(looped_once=False),
+            replace(divided(stages=2), schedule="interleaved-1f1b"),
+            "schedule interleaved-1f1b with one stage per device",
+        ),
     ],
 )
 def test_a_stack_refuses_a_plan_that_it_cannot_run(runs: Runs, plan: Plan, words: str) -> None:
