@@ -44,10 +44,12 @@ from simulator import (
 PASSES: tuple[Pass, Pass] = ("forward", "backward")
 
 WAITED = 0.3
-"""Share of the waits of unlike stages for each other, over those with nothing in flight between them. Fitted to replays."""
+"""Share of the waits of unlike stages for each other, of those with nothing in flight between them, that rounds take. Fitted to
+replays.
+"""
 
 FURTHER = 3
-"""Numbers of blocks of the largest stages that are tried, from the least one on."""
+"""Numbers of blocks that are tried for the largest stages, from the least possible one on."""
 
 ROUNDING = 1e-9
 """Relative tolerance on the end of a stage's backward."""
@@ -55,10 +57,11 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class DividedShape:
-    """The best division of a shape, by the closed form.
+    """A shape with the best division of its blocks among ranks, by the closed form.
 
-    seconds: of an iteration; zero: ZeRO stage; blocks, policies: of each rank, whole blocks and the recompute policy
-    choice: recompute policies among which it is the best
+    seconds: of an iteration; zero: ZeRO stage; blocks, policies: of each rank, its number of whole blocks and its recompute
+    policy
+    choice: recompute policies among which the division is the best
     """
 
     seconds: float
@@ -70,12 +73,12 @@ class DividedShape:
 
 
 class ClosedForm:
-    """Seconds and bytes of the shapes of one problem; tables are filled on demand."""
+    """Seconds and bytes of the shapes of one problem; tables are filled when first needed."""
 
     def __init__(
         self, problem: Problem, blocks: LikeBlocks, policies: Sequence[Recompute], zeros: Sequence[Zero]
     ) -> None:
-        """policies, zeros: the recompute policies and ZeRO stages to choose from."""
+        """blocks: the network's run of like blocks; policies, zeros: the recompute policies and ZeRO stages to choose from"""
         self.problem, self.blocks, self.policies, self.zeros = problem, blocks, tuple(policies), zeros
         self.costs = StageCosts(problem, blocks, policies)
         self.devices = RankGroups(problem)
@@ -89,8 +92,8 @@ class ClosedForm:
     # ---- what is divided ----
 
     def block_moves(self, shapes: Integers) -> tuple[Floats, Floats]:
-        """Seconds in which weights of a block are gathered, and gradients scattered, float64 [shapes]: its part of the largest
-        unit there is.
+        """Lower bounds on the seconds in which a block's weights are gathered, and its gradients scattered, float64 [shapes]
+        each: its part of those of the largest unit.
         """
         kinds = [Shape(*row).parallel for row in shapes.tolist()]
         most = np.array([self.costs.most_in_unit(one) for one in kinds])
@@ -103,11 +106,12 @@ class ClosedForm:
 
     @remembered
     def ways(self, shape: Shape) -> RankWaits:
-        """Waits of its ranks for transfers."""
+        """Waits of a shape's ranks for transfers."""
         return RankWaits(shape, self.devices, self.costs)
 
     @remembered
     def _tables(self, shape: Shape, most: int) -> _Tables:
+        """Tables of a shape's ranks of up to `most` blocks."""
         return _Tables(self, shape, most)
 
     # ---- one shape ----
@@ -122,10 +126,11 @@ class ClosedForm:
         limit: float = np.inf,
         bound: float = 0.0,
     ) -> DividedShape | None:
-        """The best division of a shape at that ZeRO stage whose ranks have one of these recompute policies; None where
-        none below `limit` fits.
+        """The best division of a shape's blocks at a ZeRO stage, each rank under one of these recompute policies; None where none
+        fits below `limit` seconds.
 
-        spare: bytes of every device that are to stay free; bound: seconds before what follows the last backward, at least
+        spare: bytes of every device that are to stay free
+        bound: lower bound on the seconds of an iteration without what follows the last backward
         """
         blocks = self.blocks.count
         most = blocks if shape.pipeline == 1 else min(blocks, 2 * (-(-blocks // shape.pipeline) + shape.chunks))
@@ -140,10 +145,10 @@ class ClosedForm:
 
 
 def chunk_blocks(count: int | Integers, chunks: int, *, last: bool) -> Integers:
-    """Blocks of each stage of a device that holds `count` of them, int64 [..., chunks].
+    """Blocks of each stage of a device that holds `count` blocks, int64 [..., chunks].
 
-    All stages but one have equally many; the first, or the last of the last device, has the rest: an end of the network has more
-    to do than a block.
+    All stages but one have equally many; the first, or on the last device the last, has what is left: an end of the network has
+    more to do than a block.
     """
     held = np.asarray(count)[..., None]
     alike = -(-held // chunks)
@@ -152,7 +157,7 @@ def chunk_blocks(count: int | Integers, chunks: int, *, last: bool) -> Integers:
 
 
 class _Tables:
-    """Seconds and bytes of the ranks of one shape that hold 0 to `most` blocks.
+    """Seconds and bytes of the ranks of one shape, for 0 to `most` blocks.
 
     Arrays are float64 [places, most + 1, chunks] where they tell stages, and [ranks, most + 1, policies] where they tell choices.
     """
@@ -183,7 +188,9 @@ class _Tables:
             self.passes = [one + way for one, way in zip(self.passes, ways, strict=True)]
 
     def best(self, zero: Zero, policies: tuple[Recompute, ...], spare: float, limit: float) -> DividedShape | None:
-        """The best division below `limit` at that ZeRO stage with these recompute policies; None where none fits."""
+        """The best division below `limit` seconds at a ZeRO stage with these recompute policies; None where none fits. spare:
+        bytes left free
+        """
         shape, form = self.shape, self.form
         stages, held = self._seconds(zero), self._bytes(zero)
         may = self.held[self.ranks][:, :, None] & np.array([one in policies for one in form.policies])
@@ -204,10 +211,11 @@ class _Tables:
     def _ended(
         self, zero: Zero, cost: Floats, search: Callable[[Floats, float], BlockDivision | None], limit: float
     ) -> BlockDivision | None:
-        """The best division where a rank whose tail is longer than the first one's ends after it.
+        """The best division where a rank whose tail is longer than the first one's may end after it; None where none is below
+        `limit`.
 
-        cost: infinite where a rank cannot hold so many blocks, float64 [ranks, most + 1]; search: the best as if the first rank
-        ended last, of what is finite and below a limit
+        cost: seconds of a micro-batch, infinite where a rank cannot hold so many blocks, float64 [ranks, most + 1]; search:
+        (cost, limit) -> the best division as if the first rank ended last
         """
         ends, best = self._rank_ends(zero), None
         among = [(-np.inf, np.inf)]  # the first rank ends no sooner, and others sooner
@@ -228,8 +236,9 @@ class _Tables:
 
     @remembered
     def _rank_ends(self, zero: Zero) -> Floats:
-        """Seconds from the last backward of the first rank to the end of each, float64 [ranks, most + 1]: every rank's own last
-        backward is over as much sooner as those of the ranks before it take.
+        """Seconds from the last backward of the first rank to the end of each rank, float64 [ranks, most + 1].
+
+        A rank's own last backward ends earlier than the first rank's by the backwards of the ranks before it.
         """
         tails = [self.tail_seconds(zero)]
         for place in ((), (LAST,), (MIDDLE, LAST))[min(self.shape.pipeline, 3) - 1]:
@@ -241,16 +250,18 @@ class _Tables:
         return np.asarray(np.array(tails)[of_rank] - rank[:, None] * sooner)
 
     def _together(self, zero: Zero, seconds: Floats, stages: Floats, limit: float) -> BlockDivision | None:
-        """The best division where a rank takes that for a micro-batch, float64 [ranks, most + 1]."""
+        """The best division where only whole ranks wait for each other. seconds: of a micro-batch, float64 [ranks, most + 1]"""
         tail, crossing = self.tail_seconds(zero), self._ways.crossing
         return divided(seconds, self.form.blocks.count, self.weights, tail, limit, crossing)
 
     def _stage_by_stage(self, zero: Zero, seconds: Floats, stages: Floats, limit: float) -> BlockDivision | None:
-        """The best division where the stages of a rank do, too, float64 [ranks, most + 1, chunks]: each round waits for the
-        slowest of the first stages, then for that of the second ones, and so on.
+        """The best division where the stages of ranks wait for each other: each round waits for the slowest of the first stages,
+        then for the slowest of the second ones, and so on.
 
-        Divisions are those whose first stages, but for the first rank's, have at most some blocks, and whose others have at most
-        some: none of these is waited for less than stages with as many.
+        seconds, stages: of a micro-batch on each rank, float64 [ranks, most + 1], and in each of its stages, float64 [ranks, most
+        + 1, chunks]
+        Divisions are tried by two limits: on the blocks of first stages but the first rank's, and on those of all others. None
+        within the limits is waited for less than stages with as many blocks.
         """
         shape, total, number = self.shape, self.form.blocks.count, np.arange(self.most + 1)
         tail = self.tail_seconds(zero)
@@ -277,7 +288,7 @@ class _Tables:
 
     @property
     def seconds_beyond(self) -> float:
-        """Seconds that an iteration takes at least where a rank has more than `most` blocks."""
+        """Lower bound on the seconds of an iteration where a rank has more than `most` blocks."""
         block = sum(self._line(one).block for one in PASSES)
         return self.weights[0] * block * (self.most + 1)
 
@@ -285,13 +296,17 @@ class _Tables:
 
     @cached_property
     def _rates(self) -> GroupRates:
+        """Rates of the collectives of a replica of the shape."""
         return self.form.devices.rates(self.shape)
 
     def _line(self, what: Pass) -> Line:
+        """Seconds of a pass, or of what a policy runs again, as a line in a stage's blocks."""
         return self.form.costs.seconds(self.shape.parallel, self._rates, self.shape.samples, what)
 
     def _of_stages(self, line: Line) -> Floats:
-        """A figure of each stage; those that are not at the ends are like the middle ones."""
+        """The figure of a line for each stage, float64 [places, most + 1, chunks]; all stages but those at the ends of the
+        network are middle ones.
+        """
         return np.asarray(line.own[self.places] + line.block * self.blocks)
 
     @remembered
@@ -308,12 +323,12 @@ class _Tables:
 
     @cached_property
     def _again(self) -> Floats:
-        """Seconds for which each stage runs forwards again, float64 [places, most + 1, chunks, policies]."""
+        """Seconds of what each stage runs again, float64 [places, most + 1, chunks, policies]."""
         return np.stack([self._of_stages(self._line(policy)) for policy in self.form.policies], axis=3)
 
     def _sent_seconds(self, zero: Zero) -> Floats:
-        """Seconds of a micro-batch for which the card of a rank moves what replicas divide, and sends to other ranks, float64
-        [places, most + 1]; none where these take other ways.
+        """Seconds of a micro-batch for which the card of a rank moves weights and gradients of replicas (ZeRO 2 and 3) and sends
+        to other ranks, float64 [places, most + 1]; 0 where these take different routes.
         """
         if zero < 2 or not self.form.devices.transfers_queue(self.shape):
             return np.zeros(self.blocks.shape[:2])
@@ -322,7 +337,9 @@ class _Tables:
 
     @cached_property
     def _moved_seconds(self) -> tuple[Floats, Floats]:
-        """Seconds in which the weights of each stage are gathered, and its gradients scattered."""
+        """Seconds in which the weights of each stage are gathered, and its gradients scattered, float64 [places, most + 1,
+        chunks] each.
+        """
         tails, row = self.form.tails, self.shape.row
         weights = StageWeights(self._elements[None], self._experts[None], self._units[None])
         gathers, scatters = unit_seconds(self.problem, partial(tails.moved, row), weights)
@@ -330,29 +347,32 @@ class _Tables:
 
     @cached_property
     def _units(self) -> Floats:
-        """Units of each stage, as `StageCosts.units` tells them, float64 [places, most + 1, chunks, 5]."""
+        """Units of each stage, as of `StageCosts.units`, float64 [places, most + 1, chunks, 5]."""
         return np.asarray(self.form.costs.units(self.shape.parallel, self.most)[self.places, self.blocks])
 
     @cached_property
     def _elements(self) -> Floats:
+        """Weight elements of each stage."""
         return self._of_stages(self.form.costs.elements(self.shape.parallel)[0])
 
     @cached_property
     def _experts(self) -> Floats:
+        """Weight elements of each stage in routed experts."""
         return self._of_stages(self.form.costs.elements(self.shape.parallel)[1])
 
     @cached_property
     def _divided(self) -> Floats:
-        """Weight elements as in `PlanCosts.divided_elements`."""
+        """Weight elements of each stage that replicas divide, as of `PlanCosts.divided_elements`."""
         return self._elements + (self.shape.expert - 1) * self._experts
 
     @cached_property
     def _ways(self) -> RankWaits:
+        """Waits of the shape's ranks for transfers."""
         return self.form.ways(self.shape)
 
     @remembered
     def tail_seconds(self, zero: Zero) -> Floats:
-        """Seconds of the first rank after its last backward, float64 [most + 1]."""
+        """Seconds of the first rank after its last backward, by its blocks, float64 [most + 1]."""
         (seconds,) = self.form.tails.seconds(self.shape.row, np.array([zero]), self.most)
         return np.asarray(
             seconds + self._queued_seconds(Operation.of_gradients(zero > 0))
@@ -361,12 +381,14 @@ class _Tables:
         )
 
     def least_tail(self, zero: Zero) -> float:
-        """The least of `tail_seconds`, of blocks that the first rank may hold."""
+        """Least of `tail_seconds` over the numbers of blocks that the first rank may hold."""
         return float(self.tail_seconds(zero)[self.held[self.ranks[0]]].min(initial=np.inf))
 
     def _queued_seconds(self, operation: Operation) -> float:
-        """Seconds for which the gradient of the last micro-batch waits on its way up: behind every stage, the bucket that is
-        reduced when its backward ends has the card, or half of it where links are fair. operation: as in `peers`.
+        """Seconds for which the gradient of the last micro-batch waits for buckets on its way up through all stages.
+
+        Behind every stage the bucket that is being reduced when its backward ends has the card, or half of it where links are
+        fair. operation: of the reduction
         """
         shape, form = self.shape, self.form
         if not form.devices.transfers_queue(shape):
@@ -390,7 +412,7 @@ class _Tables:
     # ---- bytes ----
 
     def least_bytes(self, zero: Zero) -> float:
-        """Bytes that weights, gradients and states take on the rank that has most of them, at least: those of the mean."""
+        """Lower bound on bytes of weights, gradients and optimizer states on the fullest rank: the mean over ranks."""
         lines = self.form.costs.elements(self.shape.parallel)
         held, experts = (line.own[ONLY : ONLY + 1] + line.block * self.form.blocks.count for line in lines)
         divided = held + (self.shape.expert - 1) * experts
@@ -411,7 +433,7 @@ class _Tables:
 
     @cached_property
     def _in_work(self) -> Floats:
-        """Gradients before they are added up, float64 [ranks, 1 or most + 1, policies]."""
+        """Bytes of gradients before they are added up, float64 [ranks, 1 or most + 1, policies]."""
         found = [
             self._of_stages(one).max(axis=2)[self.ranks]
             for one in self.form.costs.gradients_in_work(self.shape.parallel)
@@ -420,7 +442,9 @@ class _Tables:
 
     @cached_property
     def _activations(self) -> Floats:
-        """What micro-batches keep, what is made again of one, and what is sent, float64 [ranks, most + 1, policies]."""
+        """Bytes that micro-batches in flight keep, that a backward makes again, and that are sent, float64 [ranks, most + 1,
+        policies].
+        """
         costs, parallel, found = self.form.costs, self.shape.parallel, []
         flight = in_flight(self.shape.pipeline, self.shape.chunks, self.count).swapaxes(1, 2)
         for kept, made in costs.stashes(parallel):

@@ -1,12 +1,12 @@
-"""BlockDivision: like blocks over the ranks of a pipeline, exactly.
+"""Block division: the best numbers of like blocks for the ranks of a pipeline, exactly.
 
 Of seconds[r, n] that rank r takes for a micro-batch with n blocks, it finds whole n[r] with a given sum that minimize
 
     rounds * max over r of seconds[r, n[r]] + fill * sum over r of seconds[r, n[r]] + tail[n[0]].
 
 A threshold on the slowest rank leaves each rank its first blocks up to some number: the smallest threshold that leaves enough of
-them is the least maximum. Of each threshold from there on a dynamic program over the blocks left out finds the least rest; no
-threshold needs a look whose maximum, with the least rest of all, exceeds the best so far.
+them is the least maximum. Of each threshold from there on a dynamic program over the blocks left out finds the least rest;
+thresholds whose maximum, with the least rest of all, exceeds the best so far are skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hardware_profiles import Floats, Integers
 
 @dataclass(frozen=True, slots=True)
 class BlockDivision:
-    """Blocks of each rank, and their seconds by the sum above."""
+    """Number of blocks of each rank, and the seconds of an iteration by the sum above."""
 
     seconds: float
     blocks: tuple[int, ...]
@@ -35,11 +35,11 @@ def divided(
     shortest: float = 0.0,
     filling: Floats | None = None,
 ) -> BlockDivision | None:
-    """The best division of `total` blocks; None if there is none below `limit`.
+    """The best division of `total` blocks among ranks; None if there is none below `limit` seconds.
 
-    seconds: float64 [ranks, most blocks + 1], infinite where a rank cannot hold so many
-    shortest: seconds of a round at least, whatever ranks take; filling: in place of seconds in the sum
+    seconds: of a micro-batch, float64 [ranks, most blocks + 1], infinite where a rank cannot hold so many
     weights: rounds and fill; tail: float64 [most blocks + 1]
+    shortest: lower bound on the seconds of a round, whatever ranks take; filling: in place of `seconds` in the sum of the fill
     """
     rounds, fill = weights
     ranks, finite = np.arange(len(seconds)), np.isfinite(seconds)
@@ -71,12 +71,12 @@ def divided(
 
 
 def _reached(seconds: Floats, threshold: float) -> Integers:
-    """Most blocks of each rank within a threshold, int64 [ranks]."""
+    """Most blocks of each rank whose seconds are within a threshold, int64 [ranks]."""
     return np.asarray(seconds.shape[1] - 1 - (seconds <= threshold)[:, ::-1].argmax(axis=1))
 
 
 def _least_rest(rest: Floats, least: Integers, total: int) -> float:
-    """A bound on the sum of `rest` over the ranks of every division: each block at the least that one adds anywhere."""
+    """Lower bound on the sum of `rest` over the ranks of any division: each block adds the least that one adds anywhere."""
     begin, more = rest[np.arange(len(rest)), least], total - int(least.sum())
     if not more:
         return float(begin.sum())
@@ -86,8 +86,8 @@ def _least_rest(rest: Floats, least: Integers, total: int) -> float:
 
 
 def _least_sum(rest: Floats, least: Integers, most: Integers, total: int) -> Integers | None:
-    """Blocks of each rank, from `least` to `most`, that sum to `total` with the least sum of `rest`, int64 [ranks]; None where
-    none has a finite one.
+    """Blocks of each rank, from `least` to `most`, that sum to `total` with the least sum of `rest`, int64 [ranks]; None where no
+    sum is finite.
     """
     spare = int(most.sum()) - total
     if not spare:

@@ -1,4 +1,4 @@
-"""Rank groups: which devices hold the ranks of a shape, how they reach each other, and at what rates.
+"""Rank groups: the devices of a shape's ranks, the links between them, and rates of their collectives.
 
 Groups of a tensor-parallel degree are neighbours; a rank has as many of them, in their order, as there are copies of its weights.
 """
@@ -18,7 +18,7 @@ from simulator import GroupRates, Parallelism, Problem, Stage, StagePlaces
 
 
 class RankGroups:
-    """Groups and rates of the shapes of one problem; tables are filled on demand."""
+    """Groups, links and rates of the shapes of one problem; tables are filled when first needed."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -31,13 +31,13 @@ class RankGroups:
 
     @remembered
     def groups(self, degree: int) -> tuple[tuple[int, ...], ...]:
-        """Groups of that many devices, neighbours in a server beside each other."""
+        """Tensor-parallel groups of `degree` devices, neighbours in a server beside each other."""
         return device_groups(self.problem, degree)
 
     def rates(self, shape: Shape, *, alone: bool = False) -> GroupRates:
-        """Rates of the collectives of a replica, whose stage has other replicas in its servers.
+        """Rates of the collectives inside a replica, while the other replicas of its stage in its servers run theirs.
 
-        alone: beside none but those that divide its experts
+        alone: beside no other replicas but those that divide its experts
         """
         step = shape.expert // gcd(shape.expert, shape.context)
         near = 1 if alone else max(self._in_server, shape.expert * shape.tensor) // (shape.tensor * shape.context)
@@ -48,7 +48,7 @@ class RankGroups:
         return self._rates[key]
 
     def _places(self, shape: Shape, replicas: int) -> StagePlaces:
-        """Places of so many replicas of the first rank's stages."""
+        """Places of `replicas` replicas of the first rank's stages."""
         parts = self.groups(shape.tensor)[: replicas * shape.context]
         degrees = (shape.tensor * shape.context,) * replicas
         stage = Stage((), tuple(device for part in parts for device in part), degrees)
@@ -56,17 +56,18 @@ class RankGroups:
 
     @cached_property
     def _in_server(self) -> int:
+        """Devices of the largest server."""
         return max(map(len, self.problem.cluster.servers))
 
     def peers(self, shape: Shape, operation: Operation) -> tuple[Rates, Rates]:
-        """Ways of collectives among the devices that hold the same weights, and among those that hold the same experts."""
+        """Rates of a collective among the devices that hold the same weights, and among those that hold the same experts."""
         key = shape.tensor, shape.copies, shape.expert, operation
         if key not in self._peers:
             self._peers[key] = self._places(shape, shape.data).peer_rates(operation)
         return self._peers[key]
 
     def ends(self, shape: Shape) -> Rates:
-        """All-reduces over all devices of the first rank and the last that hold the same weights."""
+        """Rates of an all-reduce over all devices of the first and the last rank that hold the same weights."""
         key = shape.tensor, shape.copies, shape.pipeline
         if key not in self._ends:
             groups = self.groups(shape.tensor)
@@ -76,7 +77,7 @@ class RankGroups:
         return self._ends[key]
 
     def transfers_queue(self, shape: Shape) -> bool:
-        """Whether what the first rank sends queues with the reductions of its gradients."""
+        """Whether what the first rank sends takes turns on a link with the reductions of its gradients."""
         if not self.problem.contention or shape.pipeline == 1 or shape.copies == 1:
             return False
         key = shape.tensor, shape.copies
@@ -91,8 +92,10 @@ class RankGroups:
         return any(one.sharing == "fair" for one in self.problem.channels)
 
     def link(self, shape: Shape, rank: int = 0, *, alone: bool = False) -> Flow:
-        """The way from a rank to the next, or from the last to the first, where all its replicas in its first server, or rack
-        that they leave, send at once; alone: where the first one does, as it comes to be on links that are not fair.
+        """Latency and bandwidth from a rank to the next, or from the last to the first, while all its replicas in the first one's
+        server (or rack that they leave) send at once.
+
+        alone: while only the first replica sends, as it comes to be on links that are not fair
         """
         alone = not self.problem.contention or (alone and not self.fair)
         several = shape.context if alone else shape.copies
@@ -102,6 +105,7 @@ class RankGroups:
         return self._links[key]
 
     def _link(self, shape: Shape, rank: int, several: int) -> Flow:
+        """The flow of `link`; several: groups of the rank that may send at once"""
         copies, cluster = shape.copies, self.problem.cluster
         ranks = rank, (rank + 1) % shape.pipeline
         senders, receivers = (self.groups(shape.tensor)[one * copies : (one + 1) * copies] for one in ranks)
@@ -111,7 +115,9 @@ class RankGroups:
         return cluster.flow([pair for both in zip(near, receivers, strict=False) for pair in zip(*both, strict=True)])
 
     def unlike_links(self, shape: Shape) -> dict[int, int]:
-        """The first ranks of those whose ways to the next part in one server, in one rack and so on, and how many each is of."""
+        """By the first rank of each kind of link to the next rank, the number of links of that kind; kinds differ in what both
+        ends share: a server, a rack and so on.
+        """
         key = shape.tensor, shape.copies, shape.pipeline
         if key not in self._unlike:
             groups, topology = self.groups(shape.tensor), self.problem.cluster.topology
@@ -121,7 +127,9 @@ class RankGroups:
         return self._unlike[key]
 
     def parts(self, shape: Shape, rank: int) -> int:
-        """Servers, or racks and so on, that a pipeline is in: such as the way from a rank to the next leaves."""
+        """Number of servers, or racks and so on, that a pipeline spans, on the level that the transfer from a rank to the next
+        crosses.
+        """
         groups, topology = self.groups(shape.tensor), self.problem.cluster.topology
         firsts = [groups[one * shape.copies][0] for one in range(shape.pipeline)]
         depth = topology.parted((firsts[rank], firsts[rank + 1]))

@@ -1,6 +1,6 @@
 """Rank waits: seconds for which the ranks of a shape wait for transfers.
 
-The filling takes the ways from the first rank to the last and back. With one stage per device every round waits for one further
+The fill takes the transfers from the first rank to the last and back. With one stage per device every round waits for one further
 transfer; with several each further lap begins when the one before has come back from the last rank.
 """
 
@@ -15,8 +15,8 @@ from planners.large.shapes import Shape
 class RankWaits:
     """Waits of the ranks of one shape.
 
-    seconds: of an iteration that wait for transfers between ranks
-    crossing: seconds of a round for which the busiest card, or cable, of a rank sends on both ways, beside what rounds wait
+    seconds: of an iteration, in which ranks wait for transfers
+    crossing: seconds of a round for which the busiest card, or cable, of a rank sends in both directions, beside what rounds wait
     """
 
     def __init__(self, shape: Shape, devices: RankGroups, costs: StageCosts) -> None:
@@ -34,14 +34,15 @@ class RankWaits:
             self.crossing = max(0.0, self._busiest() - waited / rounds)
 
     def way(self, rank: int, *, alone: bool = False) -> float:
-        """Seconds of a transfer from a rank to the next; alone: as in `RankGroups.link`."""
+        """Seconds of a transfer from a rank to the next; alone: as of `RankGroups.link`"""
         flow = self.devices.link(self.shape, rank, alone=alone)
         return flow.latency + self._sent / flow.bandwidth
 
     def _waited(self, count: int) -> float:
-        """Seconds for which stages wait for transfers beside those on the first way and the last.
+        """Seconds for which stages wait for transfers, beside those of the first micro-batch's way down and the last one's way
+        up.
 
-        Replicas that have waited for each other's first transfers send at other times from then on.
+        Replicas that have waited for each other's first transfers send at other times from then on. count: micro-batches
         """
         shape, alone = self.shape, {rank: self.way(rank, alone=True) for rank in self._unlike}
         if shape.chunks == 1:
@@ -50,8 +51,8 @@ class RankWaits:
         return 2 * (shape.chunks - 1) * (ways + self.way(shape.pipeline - 1, alone=True))
 
     def _busiest(self) -> float:
-        """Seconds of a round for which the busiest card, or cable, sends; of two servers, or racks, neither sends both ways but
-        where a lap comes back.
+        """Seconds of a round for which the busiest card, or cable, sends; of two servers, or racks, neither sends in both
+        directions but where a lap comes back.
         """
         shape, devices = self.shape, self.devices
         sends = {rank: 2 * shape.chunks - (devices.parts(shape, rank) == 2) for rank in self._unlike}

@@ -1,4 +1,4 @@
-"""Bounds: lower bounds on the seconds of any division of a shape, for many shapes at once.
+"""Shape bounds: lower bounds on the seconds of any division of a shape, for many shapes at once.
 
 A rank with n blocks takes own + block * n seconds for a micro-batch, where `block` depends on what it runs again, and the bytes
 that it keeps are a line in n, too. So within a threshold on the slowest rank each holds at most so many blocks; the smallest
@@ -28,20 +28,21 @@ HALVINGS = 10
 """Bisection steps for the bound on the seconds of the slowest rank."""
 
 RANGE = 2.0
-"""Largest factor by which the bound lets memory lengthen the seconds of the slowest rank."""
+"""Factor, at most, by which memory lengthens the bound on the seconds of the slowest rank."""
 
 ROUNDING = 1e-9
 """Tolerance in blocks when fractions are rounded down to whole blocks."""
 
 
 class _DividedFigures(NamedTuple):
-    """Seconds and bytes of stages, by how they divide layers; each field has a row per shape.
+    """Seconds and bytes of stages by degrees and samples; each field has a row per shape.
 
-    passes: seconds of a block forward and backward, at least; own: of an end beside its blocks, by place
+    passes: lower bounds on seconds of a block forward, and backward; own: seconds beside the blocks, by place in the pipeline
     again: seconds for which each policy runs a block again
-    weights: elements of a block, and those of them that belong to experts; own_weights: the first of a stage, by place
-    kept, made, made_own: bytes per sample of a block that each policy keeps, makes again, and makes again of any stage
-    boundary: bytes per sample between stages; in_work: bytes of gradients before they are added up, at least, by place
+    weights: elements of a block, and those in routed experts; own_weights: elements beside the blocks, by place
+    kept, made, made_own: bytes per sample, by policy: that a block keeps, that a block's backward makes again, and that a
+    backward makes again beside blocks
+    boundary: bytes per sample between stages; in_work: lower bound on bytes of gradients before they are added up, by place
     """
 
     passes: Floats
@@ -57,16 +58,16 @@ class _DividedFigures(NamedTuple):
 
 
 class ShapeBounds:
-    """Bounds of the shapes of one problem, which are rows of `grid`; figures are computed on demand."""
+    """Lower bounds of the shapes of one problem, which are rows of `grid`; figures are computed when first needed."""
 
     def __init__(self, form: ClosedForm) -> None:
         self.form, self.problem, self.blocks = form, form.problem, form.blocks.count
         self._members: dict[tuple[int, ...], _DividedFigures] = {}
 
     def least_seconds(self, shapes: Integers) -> Floats:
-        """Seconds at least, float64 [shapes]; infinite where memory does not hold the states of weights.
+        """Lower bounds on the seconds of an iteration, float64 [shapes]; infinite where weights and states alone exceed memory.
 
-        As if each sample took what it takes where most are passed at once, and memory held whatever micro-batches keep.
+        They assume that each sample takes what it takes where most are passed at once, and that all activations fit.
         """
         rows, number = unlike(shapes, (0, 5, 6))
         seconds = self._of_samples(shapes, rows, number)
@@ -75,7 +76,7 @@ class ShapeBounds:
         return np.where(self._least_states(shapes, rows, number) <= self.form.memory_bytes, found, np.inf)
 
     def _least_states(self, shapes: Integers, rows: Integers, number: Integers) -> Floats:
-        """Bytes of weights, gradients and states on the rank that has most of them, at least, float64 [shapes]."""
+        """Lower bounds on bytes of weights, gradients and optimizer states on the fullest rank, float64 [shapes]."""
         pairs = [self.form.costs.elements(Shape(*row).parallel) for row in shapes[rows].tolist()]
         held, experts = (
             np.array([pair[kind].own[ONLY] + pair[kind].block * self.blocks for pair in pairs])[number]
@@ -86,14 +87,16 @@ class ShapeBounds:
         return np.asarray(np.min(states, axis=0) / shapes[:, 1])
 
     def least_device_seconds(self, shapes: Integers) -> float:
-        """Lower bound on the compute seconds of the busiest device, over all of these shapes."""
+        """Lower bound on the compute seconds of the busiest device in an iteration, over all of these shapes."""
         rows, number = unlike(shapes, (0, 5, 6))
         whole = self._of_samples(shapes, rows, number)[:, 1]
         tensor, context = shapes[rows].T[[0, 5]]
         return float((self.problem.batch * whole * tensor * context).min()) / len(self.problem.cluster.devices)
 
     def _of_samples(self, shapes: Integers, rows: Integers, number: Integers) -> Floats:
-        """Seconds of a sample of a block, and of the whole network, at least, of each kind of shape, float64 [kinds, 2]."""
+        """Lower bounds on the seconds of a sample through a block, and through the whole network, by kind of shape, float64
+        [kinds, 2].
+        """
         seconds = np.empty((len(rows), 2))
         for kind, (tensor, _, _, _, _, context, expert) in enumerate(shapes[rows].tolist()):
             sizes = sorted(set(shapes[number == kind, 3].tolist()))[-1 if self._sublinear else 0 :]
@@ -105,14 +108,15 @@ class ShapeBounds:
 
     @cached_property
     def _sublinear(self) -> bool:
-        """Whether a sample takes least where most are passed at once."""
+        """Whether a sample takes least where most samples are passed at once."""
         return self.problem.cluster.devices[0].sublinear and not self.problem.workload.measured
 
     def least_seconds_in_memory(self, shapes: Integers) -> Floats:
-        """Seconds at least, float64 [shapes, zeros]; infinite where ranks never hold their blocks.
+        """Lower bounds on the seconds of an iteration, float64 [shapes, zeros]; infinite where ranks cannot hold the network's
+        blocks.
 
-        Of each shape's own samples; ranks run again what they must so as to hold their blocks. As if replicas moved what they
-        divide in no time but that of its bytes and units.
+        With each shape's own samples; ranks run again what they must to hold their blocks. Gathers and scatters of replicas count
+        as of `ClosedForm.block_moves`.
         """
         zeros = self.form.zeros
         rows = np.repeat(shapes, len(zeros), axis=0), np.tile(zeros, len(shapes))
@@ -124,7 +128,9 @@ class ShapeBounds:
         return found.reshape(len(shapes), len(zeros))
 
     def _least_seconds_within(self, most: Counts, shapes: Integers, zero: Integers) -> Floats:
-        """Seconds of shapes whose ranks hold at most so many blocks, int16 [shapes, ways, ranks], float64 [shapes]."""
+        """Lower bounds on the seconds of shapes whose ranks hold at most `most` blocks each, int16 [shapes, ways, ranks]; float64
+        [shapes].
+        """
         figures, ranks = self._figures(shapes), _RankWays(shapes, self.problem.batch, self.blocks)
         blocks, own = self._passes(figures, shapes, zero)
         least = blocks.min(axis=1)
@@ -154,10 +160,10 @@ class ShapeBounds:
         return self._iteration(shapes, low, whole + np.maximum(again, 0.0))
 
     def least_seconds_in_all(self, shapes: Integers, zero: Integers, bounds: Floats) -> Floats:
-        """With transfers, too, and what follows the last backward, float64 [shapes]: the more blocks the first rank has the
-        longer is that, the fewer the longer are the rounds of others.
+        """Lower bounds on the seconds of an iteration with transfers and what follows the last backward, float64 [shapes].
 
-        zero: what replicas divide; bounds: seconds without these
+        The more blocks the first rank has, the longer is what follows; the fewer, the longer are the rounds of other ranks.
+        zero: ZeRO stage of each shape; bounds: seconds without these
         """
         number, ways = np.arange(self.blocks + 1), [self.form.ways(Shape(*row)) for row in shapes.tolist()]
         pipeline, data, samples, chunks = shapes.T[1:5, :, None]
@@ -176,12 +182,16 @@ class ShapeBounds:
         return np.asarray(found.min(axis=1) + np.array([one.seconds for one in ways]))
 
     def _undivided(self, shapes: Integers, block: Floats, whole: Floats) -> Floats:
-        """Seconds of the slowest rank, where blocks, and the whole network, take so long, float64 [shapes]."""
+        """Lower bounds on the seconds of the slowest rank, float64 [shapes]; block, whole: seconds of a block, and of the
+        network
+        """
         pipeline = shapes[:, 1]
         return np.asarray(np.maximum(whole / pipeline, block * -(-self.blocks // pipeline)))
 
     def _iteration(self, shapes: Integers, slowest: Floats, whole: Floats) -> Floats:
-        """Seconds of the rounds, and of filling them, float64 [shapes]: from those of the slowest rank, and of all."""
+        """Seconds of an iteration's rounds and fill, float64 [shapes], from seconds of the slowest rank and of the whole
+        network.
+        """
         data, samples, chunks = shapes.T[2:5]
         count = self.problem.batch // (data * samples)
         return pipelined(whole, slowest, count, chunks)
@@ -189,12 +199,13 @@ class ShapeBounds:
     # ---- figures ----
 
     def _figures(self, shapes: Integers) -> _DividedFigures:
+        """The figures of some shapes."""
         rows, number = unlike(shapes, (0, 3, 5, 6))
         found = [self._member(*row) for row in shapes[rows][:, [0, 3, 5, 6]].tolist()]
         return _DividedFigures(*(np.stack(one)[number] for one in zip(*found, strict=True)))
 
     def _member(self, *key: int) -> _DividedFigures:
-        """Figures of one device; key: tensor degree, samples, context and expert degree."""
+        """Figures of one device; key: tensor degree, samples, context degree, expert degree"""
         if key not in self._members:
             tensor, samples, context, expert = key
             shape, costs = Shape(tensor, 1, expert, samples, 1, context, expert), self.form.costs
@@ -219,7 +230,9 @@ class ShapeBounds:
         return self._members[key]
 
     def _passes(self, figures: _DividedFigures, shapes: Integers, zero: Integers) -> tuple[Floats, Floats]:
-        """Seconds of a block by what is run again, float64 [shapes, policies], and of ends beside, [shapes, places]."""
+        """Lower bounds on seconds of a block by policy, float64 [shapes, policies], and of what ends of the network add, [shapes,
+        places].
+        """
         forward, backward = figures.passes[:, :1], figures.passes[:, 1:] + figures.again
         gathers, scatters = self._moves(shapes) if max(self.form.zeros) >= 2 else (np.zeros(1), np.zeros(1))
         gathers, scatters = gathers * (zero == 3), scatters * (zero >= 2)
@@ -230,13 +243,13 @@ class ShapeBounds:
         return found, figures.own * (found == forward + backward).all(axis=1)[:, None]
 
     def _moves(self, shapes: Integers) -> tuple[Floats, Floats]:
-        """Seconds in which the weights of a block are gathered, and its gradients scattered, at least, float64 [shapes]."""
+        """Lower bounds on seconds in which a block's weights are gathered, and its gradients scattered, float64 [shapes] each."""
         rows, number = unlike(shapes, (0, 2, 5, 6))
         gathers, scatters = self.form.block_moves(shapes[rows])
         return gathers[number], scatters[number]
 
     def _most_blocks(self, shapes: Integers, zero: Integers) -> Counts:
-        """Blocks that each rank can hold, int16 [shapes, ways, ranks]."""
+        """Upper bounds on the blocks that each rank can hold, int16 [shapes, ways, ranks]."""
         form, figures, ranks = self.form, self._figures(shapes), _RankWays(shapes, self.problem.batch, self.blocks)
         _, pipeline, data, samples, chunks, context, expert = shapes.T
         held, experts = figures.weights.T
@@ -265,13 +278,15 @@ class ShapeBounds:
 
 
 class _RankWays:
-    """Ranks of some shapes, in this order: the first, the last, those between; as many columns as the longest pipeline has.
+    """Ranks of some shapes: the first, the last, then those between, in as many columns as the longest pipeline has.
 
-    A rank holds blocks in one of two ways: all its stages are alike, or one lacks a block; at the ends it may lack several.
+    A rank holds blocks in one of two ways: all its stages have equally many, or one lacks a block; at the ends it may lack
+    several.
 
-    kinds: of each column, 0 to 2, int64 [ranks]; places: of each kind, int64 [shapes, kinds]; there: bool [shapes, 1, ranks]
-    shares, more: micro-batches in flight, at least, of each of n blocks when its device holds most: shares * n + more in all,
-        float64 [shapes, ways, ranks]
+    kinds: of each column, 0 (first), 1 (last) or 2, int64 [ranks]; places: of each kind, int64 [shapes, kinds]; there: whether
+    the shape has such a rank, bool [shapes, 1, ranks]
+    shares, more: lower bound on what is in flight on a device of n blocks at its fullest, shares * n + more, float64 [shapes,
+    ways, ranks]
     """
 
     def __init__(self, shapes: Integers, batch: int, blocks: int) -> None:
@@ -295,16 +310,18 @@ class _RankWays:
         self._steps = np.stack([chunks + 0 * self.places, np.where([False, False, True], chunks, 1)], axis=1)
 
     def steps(self, ways: int) -> tuple[Integers, Integers]:
-        """The number that blocks of a rank are a multiple of, and how many less than that they are, [shapes, ways, kinds]."""
+        """Numbers of which a rank's blocks are a multiple, and by how many they are less than that, [shapes, ways, kinds]
+        each.
+        """
         return np.tile(self._steps, (1, ways // 2, 1)), np.tile([[0, 0, 0], [0, 0, 1]], (ways // 2, 1))
 
 
 def _whole(blocks: Floats, steps: Integers, missing: Integers) -> Counts:
-    """The largest numbers of blocks that are possible, no more than these, int16 of their shape."""
+    """The largest possible numbers of blocks that are no more than `blocks`, int16 of their shape."""
     found = np.floor((blocks + (missing + ROUNDING)) / steps) * steps - missing
     return np.asarray(np.maximum(found, 0.0), dtype=np.int16)
 
 
 def _least_block(line: Line) -> float:
-    """Least figure that a block adds to a rank: a stage of one block may take less than each further block adds."""
+    """Lower bound on what each block adds to a rank: a stage of one block may take less than each further block adds."""
     return line.block + min(0.0, float(line.own[MIDDLE]))

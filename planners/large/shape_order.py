@@ -1,8 +1,8 @@
 """Shape order: the shapes of a grid by rising lower bound; bounds are refined when a shape's turn comes.
 
-The shapes of a tensor-parallel degree are bounded context by context. Parts of a context take no less of all devices together
-than the whole: a smaller part of a pass runs no faster, and keys and values cross more often. So what a context takes at least
-bounds all that are divided further, and those for which that is too much are never looked at.
+The shapes of a tensor-parallel degree are bounded context degree by context degree. Parts of a context take no fewer device
+seconds together than the whole: a smaller part of a pass runs no faster, and keys and values cross more often. So the bound of a
+context degree holds for all larger ones, and those for which it is too much are never looked at.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from planners.large.shape_bounds import ShapeBounds
 
 
 class ShapeOrder:
-    """Order of the shapes of one problem, which are rows of `grid`; bounds are computed on demand."""
+    """Order of the shapes of one problem, which are rows of `grid`; bounds are computed when they are first needed."""
 
     def __init__(self, shapes: Integers, bounds: ShapeBounds) -> None:
         self.shapes, self.bounds = shapes, bounds
@@ -29,7 +29,10 @@ class ShapeOrder:
         ]
 
     def rising(self, among: Flags | None = None) -> Iterator[tuple[float, int]]:
-        """Bounds of an iteration, rising, and numbers of the shapes; among: those that are meant, bool [shapes], if not all."""
+        """Lower bounds on the seconds of an iteration, rising, each with the number of its shape.
+
+        among: shapes to yield, bool [shapes]; None for all
+        """
         waiting: list[tuple[float, int, int, int]] = [(0.0, chain, 0, -1) for chain in range(len(self._chains))]
         heapify(waiting)
         opened: dict[tuple[int, int], tuple[Floats, Integers]] = {}
@@ -47,7 +50,7 @@ class ShapeOrder:
                 heappush(waiting, (float(found[place + 1]), chain, part, place + 1))
 
     def _part(self, chain: int, part: int, among: Flags | None) -> tuple[Floats, Integers]:
-        """Bounds of the shapes of a degree and a context, rising, and their numbers."""
+        """Bounds of the shapes of one tensor degree and one context degree, rising, and their numbers."""
         rows = self._chains[chain][part]
         if np.isnan(self._least[rows[:1]]).any():
             self._least[rows] = self.bounds.least_seconds(self.shapes[rows])

@@ -53,27 +53,33 @@ SCHEDULES = "1f1b", "interleaved-1f1b"
 """Schedules of one stage per device, and of several."""
 
 MOST_WORK = 2**16
-"""Work (see `Shape.work`) of all replays beyond the first plan that fits and those that promise more than the best."""
+"""Work (`Shape.work`), at most, of all replays after the first plan that fits, but for candidates that promise more than the
+best.
+"""
 
 MOST_LEFT_OUT = 16
-"""The search ends after so many candidates were left out because their replays take too much work."""
+"""Candidates left out because their replays take too much work, after which the search ends."""
 
 BOUNDED = 64
-"""Shapes whose bounds are refined in one step."""
+"""Shapes, at most, whose bounds are refined in one step."""
 
 NEAR = 1.05
-"""Shapes whose bounds are within this factor of the least one are refined together."""
+"""Factor on the least bound within which shapes are refined in the same step."""
 
 MOST_TRIED = 12
-"""Most candidates that are replayed while none of them fits, whatever their work."""
+"""Candidates, at most, that are replayed while none of them fits, whatever their work."""
 
 CLOSED_FORM_ERROR = 0.25
-"""Largest error of the closed form above a replay: candidates that are further above the best one are not replayed."""
+"""Share by which the closed form is taken to exceed a replay, at most: candidates further above the best replay are not
+replayed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ShapesSearched(Note):
-    """Numbers of shapes: in the grid, divided into stages by the closed form, and left out as too much work to replay."""
+    """How much of the grid was searched: shapes in the grid, shapes that the closed form divided into stages (`opened`), and
+    candidates left out for the work of their replays.
+    """
 
     shapes: int
     opened: int
@@ -82,13 +88,13 @@ class ShapesSearched(Note):
 
 @dataclass(frozen=True, slots=True)
 class LargeModels:
-    """The fastest plan of the grid: by the closed form, then by replay."""
+    """Planner for models of like blocks on one kind of GPU: the best plans of a grid by a closed form are replayed."""
 
     request: Request = field(default_factory=Request)
     name: str = "large"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The best plan that fits; InfeasiblePlanError, with numbers, if none of the grid does."""
+        """The best plan that fits; InfeasiblePlanError, with numbers, if none of the grid fits."""
         search = _ShapeSearch(self, problem, evaluate)
         replayed = search.replayed()
         if not replayed:
@@ -101,13 +107,13 @@ class LargeModels:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    """`0, 1 and 3`."""
+    """Numbers as words, such as `0, 1 and 3`."""
     *others, last = map(str, numbers)
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
-    """Why the grid holds no plan of the kind that is asked for, or None."""
+    """Why the planner cannot plan what is asked for, as a sentence for the user; None where it can."""
     blocks, cluster = like_blocks(problem.workload), problem.cluster
     if request.schedule not in (None, *SCHEDULES):
         return f"it plans {' or '.join(SCHEDULES)}, not {request.schedule!r}"
@@ -133,7 +139,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 
 
 def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
-    """Values that a search tries for decisions that the request leaves open."""
+    """Values that a search tries, by the name of the decision, for decisions that the request leaves open."""
     devices, batch = len(problem.cluster.devices), problem.batch
     chunks = range(1, 9) if request.chunks is None else (request.chunks,)
     return {
@@ -148,9 +154,9 @@ def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
 
 
 def _wanted(problem: Problem, request: Request) -> Wanted:
-    """Decisions of the grid that a request fixes.
+    """The decisions of the grid that a request fixes.
 
-    ValueError for stages per device that its schedule lacks, for unequal micro-batches, and as in `asked_degrees`.
+    ValueError for stages per device that its schedule lacks, for unequal micro-batches, and as of `asked_degrees`.
     """
     chunks, count = request.chunks, request.microbatches or 1
     if problem.batch % count:
@@ -176,7 +182,7 @@ def _wanted(problem: Problem, request: Request) -> Wanted:
 
 
 class _Choice(NamedTuple):
-    """A shape, its ZeRO stage, and the recompute policies of which each rank has one."""
+    """A shape, its ZeRO stage, and the recompute policies from which each rank has one."""
 
     shape: Shape
     zero: Zero
@@ -184,7 +190,10 @@ class _Choice(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Seconds that no division of a shape undercuts; its number, and the place of what its replicas divide among all zeros."""
+    """A shape at a ZeRO stage that waits in the search.
+
+    bound: seconds that no division of the shape undercuts; number: row of the shape in the grid; zero: index of its ZeRO stage
+    """
 
     bound: float
     number: int
@@ -192,7 +201,11 @@ class _Place(NamedTuple):
 
 
 class _ShapeSearch:
-    """The grid of one problem."""
+    """The search of one problem's grid.
+
+    limit: seconds by the closed form above which candidates are of no use; opened: shapes that were divided
+    left_out: number of candidates left out for their work; least_left: seconds of the fastest of these, by the closed form
+    """
 
     def __init__(self, planner: LargeModels, problem: Problem, evaluate: Evaluator) -> None:
         self.planner, self.problem, self.evaluate = planner, problem, evaluate
@@ -216,10 +229,11 @@ class _ShapeSearch:
         self._best: dict[_Choice, tuple[float, DividedShape | None]] = {}
 
     def replayed(self) -> dict[Plan, DividedShape]:
-        """Plans of the candidates that the closed form has within its error of the best replay, as many as there is work for.
+        """Replay candidates, best first, until they are too far above the best replay or the work is done; plans with their
+        divisions.
 
-        A candidate that has more work than is left is replayed all the same where it would be the best, had its replay the
-        proportion to the closed form that the best one has.
+        A candidate that takes more work than is left is replayed all the same if it would be the best, had its replay the ratio
+        to the closed form that the best one's has.
         """
         found: dict[Plan, DividedShape] = {}
         best, scale, left = np.inf, 0.0, float(MOST_WORK)
@@ -243,10 +257,10 @@ class _ShapeSearch:
         return found
 
     def candidates(self, among: Flags | None = None, zeros: Sequence[Zero] | None = None) -> Iterator[DividedShape]:
-        """The best division of each shape for each ZeRO stage, and for each recompute policy that all stages may have, best
-        first, as far as they are below `limit`.
+        """The best division of each shape at each ZeRO stage, then under each single recompute policy, best first, as far as they
+        are below `limit`.
 
-        among: shapes that are meant, bool [shapes], if not all; zeros: what replicas may divide, if not all that is asked for
+        among: shapes to choose from, bool [shapes], None for all; zeros: ZeRO stages, None for all that are asked for
         """
         asked = [self.form.zeros.index(zero) for zero in zeros or self.form.zeros]
         rising, counts = self.order.rising(among), count()
@@ -283,21 +297,22 @@ class _ShapeSearch:
     def _least(
         ahead: tuple[float, int] | None, rough: Sequence[_Place], waiting: Sequence[tuple[float, int, object]]
     ) -> float:
-        """The least bound of what is to be looked at."""
+        """The least bound of all that waits: shapes in order, shapes with bounds in memory, choices and divisions."""
         return min(one[0] for one in (ahead, *rough[:1], *waiting[:1], (np.inf,)) if one is not None)
 
     def _places(self, numbers: Sequence[int], zeros: Sequence[int]) -> Iterator[_Place]:
-        """Bounds of some shapes, as far as any division fits; zeros: places among the ZeRO stages that are asked for."""
+        """Shapes at ZeRO stages with their bounds, without those of which no division fits; zeros: indices of ZeRO stages"""
         bounds = self._bounds_of(np.array(numbers))[:, zeros]
         bounds[self.shapes[numbers, 2] * self.shapes[numbers, 5] == 1, 1:] = np.inf
         for row, place in zip(*np.nonzero(bounds < np.inf), strict=True):
             yield _Place(float(bounds[row, place]), numbers[row], zeros[place])
 
     def _choice(self, place: _Place) -> _Choice:
+        """The choice of a place, with all recompute policies."""
         return _Choice(Shape(*self.shapes[place.number].tolist()), self.form.zeros[place.zero], self.form.policies)
 
     def _raised(self, places: Sequence[_Place]) -> list[float]:
-        """Bounds with all that there is beside rounds."""
+        """Bounds of some places with transfers and what follows the last backward added, in seconds."""
         bounds, numbers, zeros = map(np.array, zip(*places, strict=True))
         unknown = np.isnan(self._all_bounds[numbers, zeros])
         if unknown.any():
@@ -308,14 +323,14 @@ class _ShapeSearch:
         return [float(one) for one in self._all_bounds[numbers, zeros]]
 
     def _bounds_of(self, numbers: Integers) -> Floats:
-        """Seconds that no division of some shapes undercuts, by what replicas divide, float64 [numbers, zeros]."""
+        """Seconds that no division of some shapes undercuts, by ZeRO stage, float64 [numbers, zeros]."""
         unknown = numbers[np.isnan(self._bounds[numbers, 0])]
         if len(unknown):
             self._bounds[unknown] = self.bounds.least_seconds_in_memory(self.shapes[unknown])
         return np.asarray(self._bounds[numbers])
 
     def _division(self, choice: _Choice) -> DividedShape | None:
-        """The best one, if it is below `limit`."""
+        """The best division of a choice, None if none is below `limit`."""
         limit, known = self._best.get(choice, (-np.inf, None))
         if known is None and limit < self.limit:
             self.opened.add(choice.shape)
@@ -324,7 +339,8 @@ class _ShapeSearch:
         return known
 
     def runner_ups(self, plan: Plan, chosen: DividedShape) -> list[RunnerUp]:
-        """By decision the best candidate that decides otherwise, with the answer's seconds in the proportion of the closed form.
+        """By decision, the best candidate that decides otherwise; seconds by the closed form, times the answer's ratio of replay
+        to closed form.
 
         plan, chosen: the answer
         """
@@ -343,7 +359,7 @@ class _ShapeSearch:
         return found
 
     def _otherwise(self, chosen: DividedShape) -> Iterator[tuple[str, Flags, Sequence[Zero]]]:
-        """Decisions; the shapes that decide each otherwise, and what their replicas may divide."""
+        """Decisions by name, each with the shapes that decide otherwise, bool [shapes], and the ZeRO stages to try."""
         tensor, pipeline, data, samples, chunks, context, expert = self.shapes.T
         own, stages = chosen.shape, pipeline * chunks
         zeros = self.form.zeros
@@ -358,7 +374,7 @@ class _ShapeSearch:
         yield "ZeRO", data * context > 1, tuple(zero for zero in zeros if zero != chosen.zero)
 
     def plan(self, candidate: DividedShape) -> Plan:
-        """The plan of a candidate."""
+        """The plan of a divided shape."""
         shape = candidate.shape
         devices = ranks_of(self.form.devices.groups(shape.tensor), shape.pipeline, shape.copies)
         last = shape.pipeline - 1
@@ -378,9 +394,10 @@ class _ShapeSearch:
         )
 
     def within_memory(self, candidate: DividedShape) -> Plan:
-        """The candidate's plan; where its replay needs more memory than there is, that of a division which leaves as much free.
+        """The candidate's plan; where its replay exceeds memory, the plan of a division that leaves as much more free, if that
+        fits.
 
-        The closed form counts no buffers of transfers as exactly as a replay.
+        The closed form does not count the buffers of transfers as exactly as a replay.
         """
 
         def search(misses: Sequence[Score]) -> Plan | None:
@@ -392,7 +409,7 @@ class _ShapeSearch:
         return within_memory(self.evaluate, search) or self.plan(candidate)
 
     def tell(self, replayed: Mapping[Plan, DividedShape]) -> None:
-        """Record what is proven about the best plan."""
+        """Note how much was searched, and declare what the best plan is proven among."""
         self.evaluate.note(ShapesSearched("", len(self.shapes), len(self.opened), self.left_out))
         more = "".join(f" × {name}" for name, at in (("context", 5), ("expert", 6)) if self.shapes[:, at].max() > 1)
         grid = f"tensor × pipeline × data{more} × micro-batch × stages per {self.problem.device_word}"
@@ -416,7 +433,9 @@ class _ShapeSearch:
         )
 
     def does_not_fit(self) -> str:
-        """One line with the numbers of the shape and the ZeRO of those asked for that need least of a device."""
+        """The message that no plan fits, in one line: with the numbers of the shape and ZeRO stage that need least of a
+        device.
+        """
         state, kept, zero, policy = min(self._least_needs(), key=lambda one: one[0] + one[1])
         word, again = self.problem.device_word, "" if policy == "none" else f" with recomputation {policy!r}"
         return (
@@ -427,8 +446,8 @@ class _ShapeSearch:
         )
 
     def _least_needs(self) -> Iterator[tuple[float, float, Zero, Recompute]]:
-        """Bytes of weights and states, and of what micro-batches keep, on the mean and on the first device of shapes, at least,
-        with what their replicas divide and their stages run again.
+        """Lower bounds on bytes of weights and states, and on bytes of activations, of a device, with their ZeRO stage and
+        policy: for each kind of shape the least.
         """
         _, pipeline, data, samples, _, context, _ = self.shapes.T
         count, copies = self.problem.batch // (data * samples), data * context

@@ -1,4 +1,4 @@
-"""Shapes: the outer grid of plans of large models, as columns."""
+"""Shapes: the degrees, replicas and micro-batches of plans of large models, as rows of a grid."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from simulator import Parallelism, divisors
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How devices and samples are divided, before layers are.
+    """How devices and samples are divided, before layers are divided into stages.
 
-    tensor: devices of a group; pipeline: ranks in a row; data: such pipelines; samples: of a micro-batch on one of them
-    chunks: stages that each rank of a pipeline holds
+    tensor: tensor-parallel degree; pipeline: ranks of a pipeline; data: number of pipelines; samples: of a micro-batch on one of
+    them
+    chunks: stages per rank
     context: tensor-parallel groups of each rank, for parts of the tokens; expert: groups of all pipelines that divide experts
     """
 
@@ -32,12 +33,12 @@ class Shape:
 
     @property
     def parallel(self) -> Parallelism:
-        """How layers are divided."""
+        """The degrees by which layers are divided."""
         return Parallelism(self.tensor, self.context, self.expert)
 
     @property
     def copies(self) -> int:
-        """Groups of a rank that hold the same weights, but for experts."""
+        """Number of groups of a rank that hold the same weights, but for experts."""
         return self.data * self.context
 
     @property
@@ -47,11 +48,11 @@ class Shape:
         return np.array([own])
 
     def microbatches(self, batch: int) -> int:
-        """Micro-batches of an iteration."""
+        """Number of micro-batches of an iteration."""
         return batch // (self.data * self.samples)
 
     def work(self, batch: int) -> int:
-        """`replay_work` of its plans."""
+        """Work of a replay of the shape's plans (`replay_work`)."""
         return replay_work(self.pipeline * self.chunks, self.data, self.microbatches(batch))
 
 
@@ -59,7 +60,7 @@ class Shape:
 class Wanted:
     """Decisions of a grid that are fixed; None leaves the choice.
 
-    contexts, experts: degrees to choose from
+    stages, microbatches: numbers of these; contexts, experts: degrees to choose from
     chunks_from, chunks_to: stages per device, at least and at most
     """
 
@@ -74,7 +75,8 @@ class Wanted:
 def grid(degrees: Sequence[int], groups: Callable[[int], int], blocks: int, batch: int, wanted: Wanted) -> Integers:
     """Every shape, one per row with the fields of `Shape`, int64 [shapes, 7].
 
-    degrees: of tensor parallelism; groups: of that many devices that the cluster has; blocks: like ones of the network
+    degrees: of tensor parallelism; groups: degree -> number of such groups that the cluster has; blocks: like blocks of the
+    network
     A pipeline has at most one stage per block; all pipelines have equally many micro-batches of equally many samples. With
     several stages per device, micro-batches are no fewer than the devices in a row, as interleaved 1F1B requires.
     """
@@ -106,7 +108,7 @@ def grid(degrees: Sequence[int], groups: Callable[[int], int], blocks: int, batc
 
 
 def unlike(shapes: Integers, columns: tuple[int, ...]) -> tuple[Integers, Integers]:
-    """Distinct values of some columns: the first row with each, and the index of each row's value."""
+    """Distinct values of some columns of shapes: for each the first row that has it, and for each row the index of its value."""
     key = np.zeros(len(shapes), dtype=np.int64)
     for column in shapes.T[list(columns)]:
         key = key * (int(column.max(initial=0)) + 1) + column

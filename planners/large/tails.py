@@ -1,7 +1,7 @@
 """Tails: seconds of a rank after its last backward, for many shapes at once.
 
-Gradients are reduced while the last backward runs, in the buckets of `PlanCosts.buckets`, or scattered unit by unit; an
-update of its stages follows, and what replicas divide is gathered again.
+Gradients are reduced while the last backward runs, in the buckets of `PlanCosts.buckets`, or scattered unit by unit; the update
+of its stages follows, and then weights that replicas divide are gathered again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ class Tails:
         self.devices, self.costs, self.problem = devices, costs, devices.problem
 
     def seconds(self, shapes: Integers, zero: Integers, most: int, place: int = FIRST) -> Floats:
-        """Where the rank at that place has 0 to `most` blocks, and replicas divide that, float64 [shapes, most + 1]; numbers of
-        blocks that its stages cannot have mean nothing.
+        """Seconds after the last backward of the rank at a place, by its blocks (0 to `most`), float64 [shapes, most + 1].
+
+        zero: ZeRO stage of each shape. Entries for numbers of blocks that its stages cannot have mean nothing.
         """
         updates, gathers = _Tail(self, shapes, zero, most, place).updates(), np.zeros((len(shapes), most + 1))
         reduced = np.zeros((len(shapes), most + 1))
@@ -40,13 +41,14 @@ class Tails:
         return (reduced + tied if self.problem.contention else np.maximum(reduced, tied)) + updates + gathers
 
     def _tied_seconds(self, shapes: Integers) -> Floats:
-        """Seconds in which the ends of a pipeline all-reduce the gradients of weights that they share, float64 [shapes]."""
+        """Seconds in which the first and the last rank all-reduce the gradients of weights that they share, float64 [shapes]."""
         if not self.costs.tied_elements(Parallelism()):
             return np.zeros(len(shapes))
         rows, number = unlike(shapes, (0, 1, 2, 5))
         return np.array([self._tied(Shape(*row)) for row in shapes[rows].tolist()])[number]
 
     def _tied(self, shape: Shape) -> float:
+        """Seconds of that all-reduce for one shape; 0 for a single rank."""
         if shape.pipeline == 1:
             return 0.0
         size = self.costs.tied_elements(Parallelism(shape.tensor)) * self.problem.accumulated_bytes
@@ -55,7 +57,7 @@ class Tails:
     def moved(
         self, shapes: Integers, operation: Operation | Integers, elements: Floats, experts: Floats, size: float, /
     ) -> Floats:
-        """Seconds as in `Moved`, float64 [shapes, ...]."""
+        """Seconds of a collective, as of `Moved`, float64 [shapes, ...]."""
         kinds = np.column_stack([shapes, np.broadcast_to(operation, len(shapes))])
         rows, number = unlike(kinds, (0, 2, 5, 6, 7))
         peers = [self.devices.peers(Shape(*row), Operation(one)) for *row, one in kinds[rows].tolist()]
@@ -67,7 +69,9 @@ class Tails:
 
 
 class _Rates:
-    """Latencies and seconds per byte of the ways in which some reduce, float64 [ways, shapes, 1, ...]; of one alone no time."""
+    """Latencies and seconds per byte of collectives, by algorithm, float64 [ways, shapes, 1, ...]; 0 for a device without
+    peers.
+    """
 
     def __init__(self, rates: list[Rates], number: Integers, dimensions: int) -> None:
         ways = max(1, *map(len, rates))
@@ -77,7 +81,7 @@ class _Rates:
         )
 
     def seconds(self, sizes: Floats) -> Floats:
-        """Seconds of a collective over so many bytes of each shape, in the fastest way."""
+        """Seconds of a collective over `sizes` bytes by the fastest algorithm, float64 of their shape."""
         found = self.latency[0] + sizes * self.rate[0]
         for latency, rate in zip(self.latency[1:], self.rate[1:], strict=True):
             found = np.minimum(found, latency + sizes * rate)
@@ -85,10 +89,10 @@ class _Rates:
 
 
 class _Tail:
-    """Some shapes, what their replicas divide, and the place of a rank in them.
+    """Tables of some shapes at their ZeRO stages, for the rank at one place.
 
     first, others: blocks of its first stage, and of its others together, int64 [shapes, most + 1]
-    elements, experts: weight elements of the first stage, and of each of the others, and those of them that belong to experts
+    elements, experts: weight elements of the first stage and of each other one, and those of them in routed experts
     """
 
     def __init__(self, tails: Tails, shapes: Integers, zero: Integers, most: int, place: int) -> None:
@@ -111,14 +115,14 @@ class _Tail:
         self.elements, self.experts = (self._stages([pair[kind] for pair in pairs]) for kind in (0, 1))
 
     def _stages(self, lines: list[Line]) -> tuple[Floats, Floats]:
-        """A figure of the first stage and of each other one, by its line for each kind of shape, float64 [shapes, most + 1]."""
+        """A figure of the first stage and of each other one, float64 [shapes, most + 1] each; lines: for each kind of shape"""
         own, block = np.array([one.own for one in lines])[self.number], np.array([one.block for one in lines])
         block, row = block[self.number][:, None], np.arange(len(own))
         first, behind = (own[row, places][:, None] for places in (self.place, self.behind))
         return first + block * self.first, (behind + block * self.others) / np.maximum(self.further, 1)
 
     def updates(self) -> Floats:
-        """Seconds of the optimizer updates of all stages."""
+        """Seconds of the optimizer updates of all stages, float64 [shapes, most + 1]."""
         lines = np.array([self.costs.update_line(one) for one in self.kinds])[self.number].T[:, :, None]
         shared, expert = (self.zero > 0) & (self.copies > 1), self.shapes[:, 6:] - 1
 
@@ -129,15 +133,19 @@ class _Tail:
         return np.asarray(of(0) + self.further * of(1))
 
     def reduced(self) -> Floats:
-        """Seconds of the bucket reductions of the first stage that its last backward does not hide."""
+        """Seconds of the bucket reductions of the first stage that its last backward does not hide, and of those of later stages
+        still under way.
+        """
         first = np.maximum(self.elements[0] - self._tied_elements, 0.0)
         front = np.array([one.own for one in self.lines])[self.number, self.place][:, None] - self._tied_elements
         figures = first, self.experts[0], front, self._last_backward()
         return np.asarray(reduced_seconds(self.problem, self.moved, *figures, self.reduction) + self._left())
 
     def _left(self) -> Floats:
-        """Seconds for which gradients of later stages are still being reduced when those of the first are ready: each has been
-        since the last backwards of its micro-batches in a row, in front of as many of the stage before.
+        """Seconds for which gradients of later stages are still being reduced when those of the first stage are ready.
+
+        Each is reduced since the last backwards of its stage's micro-batches in a row, which stand before as many of the stage
+        before it.
         """
         if not self.further.any():
             return np.zeros(1)
@@ -145,7 +153,7 @@ class _Tail:
         return np.asarray(self.further * np.maximum(found - self.shapes[:, 1:2] * self._last_backward(), 0.0))
 
     def scattered(self) -> Floats:
-        """Seconds of the last unit's reduce-scatter and the first one's all-gather, which nothing hides."""
+        """Seconds of the last unit's reduce-scatter and the first unit's all-gather, which nothing hides."""
         units = np.stack([self.costs.units(one, self.most) for one in self.kinds])
         held = np.clip(self.first, 0, self.most)
         first = units[self.number[:, None], self.place[:, None], held]
@@ -153,12 +161,12 @@ class _Tail:
 
     @cached_property
     def _tied_elements(self) -> Floats:
-        """Weight elements that the first stage shares with the last one, where this is another, float64 [shapes, 1]."""
+        """Weight elements that the first stage shares with the last one, where that is another stage, float64 [shapes, 1]."""
         tied = np.array([self.costs.tied_elements(one) for one in self.kinds])[self.number]
         return (tied * (self.shapes[:, 1] > 1))[:, None]
 
     def gathered(self) -> Floats:
-        """Seconds of the all-gathers of updated weights of all stages."""
+        """Seconds of the all-gathers of updated weights of all stages (ZeRO 1 and 2), else 0."""
         where = (self.zero == 1) | (self.zero == 2)
         if not where.any():
             return np.zeros(1)
@@ -168,7 +176,7 @@ class _Tail:
         return np.asarray((first + self.further * other) * where)
 
     def _last_backward(self) -> Floats:
-        """Seconds of the first stage's last backward without what it runs again."""
+        """Seconds of the first stage's last backward without recomputation, float64 [shapes, most + 1]."""
         rows, number = unlike(self.shapes, (0, 1, 2, 3, 5, 6))
         own, block, gathers = [], [], []
         for shape in (Shape(*row) for row in self.shapes[rows].tolist()):

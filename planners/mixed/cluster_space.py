@@ -49,14 +49,15 @@ from simulator import (
 )
 
 MOST_SAMPLES = 64
-"""Most samples of a micro-batch per replica."""
+"""Samples, at most, of a micro-batch per replica."""
 
 Groups = tuple[tuple[int, ...], ...]
+"""Groups of devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Choices of plans: degrees of groups, recompute policies, ZeRO stage, and micro-batches (None: any number).
+    """What plans may be made of: degrees of groups, recompute policies, a ZeRO stage, and a number of micro-batches (None: any).
 
     fewest_replicas: of stages
     buffers: whether stages keep room for a tensor that they send while they are fullest; without it no plan that fits is missed
@@ -71,14 +72,14 @@ class Choices:
 
 
 class ClusterSpace:
-    """Pipelines of a problem; a `planners.mixed.space.Space`."""
+    """The mixed pipelines of a problem on its cluster; a `planners.mixed.space.Space`."""
 
     waiting = 0.5  # of two transfers a round, one there and one back, a stage waits for one
 
     def __init__(
         self, problem: Problem, blocks: LikeBlocks, choices: Choices, spare_bytes: Mapping[int, float]
     ) -> None:
-        """spare_bytes: that plans leave free on devices of a kind, by its number"""
+        """spare_bytes: bytes that plans leave free on each device of a kind, by the kind's number"""
         self.problem, self.blocks, self.choices, self.spare_bytes = problem, blocks, choices, spare_bytes
         costs = LayerCosts(problem)
         self.kind_of = [costs.kind_of_device(device) for device in range(len(problem.cluster.devices))]
@@ -102,17 +103,18 @@ class ClusterSpace:
         self._places = {key: self._in_first_server(groups) for key, groups in self.groups.items()}
 
     def _groups(self, kind: int, degree: int) -> Groups:
-        """All groups of that many devices of a kind, server by server."""
+        """All groups of `degree` devices of a kind, server by server."""
         held = ([one for one in server if self.kind_of[one] == kind] for server in self.problem.cluster.servers)
         return tuple(tuple(own[at : at + degree]) for own in held for at in range(0, len(own) - degree + 1, degree))
 
     def _in_first_server(self, groups: Groups) -> StagePlaces:
-        """Replicas that fill one server."""
+        """Places of a stage whose replicas are those of these groups that share the first one's server."""
         cluster = self.problem.cluster
         near = [one for one in groups if cluster.server_of(one[0]) == cluster.server_of(groups[0][0])]
         return self._stage_places(near)
 
     def _stage_places(self, groups: Sequence[tuple[int, ...]]) -> StagePlaces:
+        """Places of a stage whose replicas are these groups."""
         devices = tuple(device for group in groups for device in group)
         return StagePlaces(Stage((), devices, tuple(map(len, groups))), self.problem, 1, 1)
 
@@ -120,11 +122,11 @@ class ClusterSpace:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Divisors of the batch."""
+        """Samples of a micro-batch of a replica, rising: divisors of the batch for which some number of replicas is possible."""
         return tuple(one for one in divisors(self.problem.batch) if one <= MOST_SAMPLES and len(self.replicas(one)))
 
     def replicas(self, samples: int) -> Sequence[int]:
-        """Numbers that divide the batch into whole micro-batches."""
+        """Numbers of replicas, rising, that divide the batch into whole micro-batches of so many samples each."""
         rest, count = self.problem.batch // samples, self.choices.microbatches
         fewest, most = self.choices.fewest_replicas, len(self.problem.cluster.devices)
         found = (one for one in divisors(rest) if fewest <= one <= most)
@@ -132,26 +134,28 @@ class ClusterSpace:
 
     @property
     def counts(self) -> list[int]:
-        """Numbers of micro-batches."""
+        """Numbers of micro-batches that the space has, rising."""
         return sorted({self.rounds(samples, one) for samples in self.sizes for one in self.replicas(samples)})
 
     def rounds(self, samples: int, replicas: int) -> int:
-        """Micro-batches of an iteration."""
+        """Number of micro-batches of an iteration."""
         return self.problem.batch // (samples * replicas)
 
     def transfer_weights(self, stages: int) -> tuple[float, float]:
-        """Transfers of the ends count once."""
+        """(1, 1): transfers of the ends count once."""
         return 1.0, 1.0
 
     def in_flight(self, samples: int, replicas: int, ahead: int) -> int:
-        """Micro-batches that a stage of 1F1B has in flight."""
+        """Number of micro-batches in flight on a stage of 1F1B."""
         return int(one_stage_in_flight(ahead, self.rounds(samples, replicas)))
 
     # ---- stages ----
 
     @remembered
     def stages(self, samples: int) -> StageVariants:
-        """Figures of stages, with memory as of the most replicas, or of one, which divides nothing and keeps no room for that."""
+        """Seconds and memory of stages, with memory for the most replicas, or for one replica, which divides nothing and needs no
+        room for units.
+        """
         replicas = self.replicas(samples)
         deepest = np.maximum(*(self.deepest(samples, count) for count in (min(replicas), max(replicas))))
         seconds = [sum(self._passes(number, samples)) for number in range(len(self.variants))]
@@ -176,35 +180,40 @@ class ClusterSpace:
         return forward, backward, again
 
     def update(self, samples: int, replicas: int) -> Floats:
-        """Of all weights, or of a replica's share under ZeRO."""
+        """Seconds of the optimizer step of all weights, or of a replica's share under ZeRO, [variants, layers + 1, layers +
+        1].
+        """
         return self._update(replicas if self.choices.zero else 1)
 
     @remembered
     def _update(self, shares: int) -> Floats:
-        """Of one of so many shares of the weights, [variants, layers + 1, layers + 1]."""
+        """Seconds of the optimizer step of one of `shares` equal shares of the weights, [variants, layers + 1, layers + 1]."""
         lines = [self.costs[one.kind].update_line(Parallelism(one.degree)) for one in self.variants]
         elements = [self._elements(one) / shares for one in self.variants]
         return np.array([update_seconds(own, *line) for own, line in zip(elements, lines, strict=True)])
 
     def _table(self, line: Line) -> Floats:
-        """A figure of stages of blocks i to j - 1, [layers + 1, layers + 1]; 0 where there is none."""
+        """The figure of a line for stages of blocks i to j - 1, [layers + 1, layers + 1]; 0 where a stage has no block."""
         return np.where(self._blocks > 0, line.own[self._place] + line.block * self._blocks, 0.0)
 
     def _line(self, variant: Variant) -> Line:
-        """Weight elements of a device."""
+        """Weight elements on a device of a variant, as a line in the stage's blocks."""
         return self.costs[variant.kind].elements(Parallelism(variant.degree))[0]
 
     def _elements(self, variant: Variant) -> Floats:
+        """Weight elements on a device of a variant, [layers + 1, layers + 1]."""
         return self._table(self._line(variant))
 
     def _units(self, variant: Variant) -> Floats:
-        """Units of stages, as `StageCosts.units` tells them, [layers + 1, layers + 1, 5]."""
+        """Units of stages of a variant, as of `StageCosts.units`, [layers + 1, layers + 1, 5]."""
         of_place = self.costs[variant.kind].units(Parallelism(variant.degree), self.layers)
         return np.asarray(of_place[self._place, np.maximum(self._blocks, 0)])
 
     @remembered
     def deepest(self, samples: int, replicas: int) -> Integers:
-        """Most micro-batches in flight with which each stage fits, [variants, layers + 1, layers + 1]."""
+        """Most micro-batches in flight with which each stage fits, [variants, layers + 1, layers + 1]; 0 where it does not fit at
+        all.
+        """
         found, problem = [], self.problem
         for variant in self.variants:
             costs, parallel = self.costs[variant.kind], Parallelism(variant.degree)
@@ -230,16 +239,17 @@ class ClusterSpace:
     # ---- transfers ----
 
     def _transfer_seconds(self, front: Variant, behind: Variant, samples: int) -> float:
-        """Seconds of a boundary tensor between blocks, where all groups of a server send at once."""
+        """Seconds of a boundary tensor between blocks from one variant to another, where all groups of a server send at once."""
         latency, bandwidth = self._flow((front.kind, front.degree), (behind.kind, behind.degree))
         size = float(self.costs[front.kind].costs.cut_bytes[self.blocks.before + self.blocks.size]) * samples
         return latency + size / bandwidth
 
     @remembered
     def _flow(self, front: tuple[int, int], behind: tuple[int, int]) -> tuple[float, float]:
-        """Latency, and bytes per second, from groups of one (kind, degree) to those of another.
+        """Latency in seconds, and bytes per second, of a transfer from groups of one (kind, degree) to those of another.
 
-        They send to another server, or inside the only one; where kinds are in racks of their own, all of a rack to another one.
+        They send to another server, or inside the only one; where kinds are in racks of their own, all of a rack send to another
+        one.
         """
         degree, cluster = max(front[1], behind[1]), self.problem.cluster
         sending, receiving = self.groups[front], self.groups[behind]
@@ -260,7 +270,7 @@ class ClusterSpace:
         return flow.latency, flow.bandwidth
 
     def _way(self, groups: Groups, depth: int) -> list[Groups]:
-        """Groups by the component that they are in, so deep in others."""
+        """Groups by the component of the cluster, `depth` levels deep, that they are in."""
         found: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         for group in groups:
             found.setdefault(self.problem.cluster.topology.places[group[0]][:depth], []).append(group)
@@ -269,7 +279,9 @@ class ClusterSpace:
     # ---- gradients ----
 
     def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-        """Exposed seconds of replicas' traffic: after the last backward, and per micro-batch."""
+        """Seconds of replicas' traffic that stages wait for, both [sets, layers + 1, layers + 1]: after the last backward, and
+        per micro-batch.
+        """
         exposed, longer = np.zeros((2, len(sets), self.layers + 1, self.layers + 1))
         if replicas > 1:
             for place, members in enumerate(sets):
@@ -277,11 +289,15 @@ class ClusterSpace:
         return np.where(self._blocks > 0, exposed, 0.0), np.where(self._blocks > 0, longer, 0.0)
 
     def _tied_elements(self, degree: int) -> float:
-        """Weight elements on a device of a group of the first stage that the last one holds, too, where it is another one."""
+        """Weight elements on a device of a group of the first stage that the last stage holds as well, where that is another
+        stage.
+        """
         return self.costs[0].tied_elements(Parallelism(degree))
 
     def shared(self, replicas: int, sets: Sequence[Sequence[int]]) -> Floats:
-        """Seconds of the all-reduce of tied weights, an embedding that the loss uses, too: the most of two variants."""
+        """Seconds in which the first and the last stage all-reduce tied weights (an embedding that the loss uses, too), [sets,
+        sets]: the most of any two variants of the sets.
+        """
         if not self._tied_elements(1):
             return np.zeros((len(sets), len(sets)))
         found = self._tied_seconds(replicas)
@@ -291,18 +307,22 @@ class ClusterSpace:
 
     @property
     def queued(self) -> float:
-        """The same cards carry both, where messages queue."""
+        """1 where messages queue, as the same cards carry both reductions; else 0."""
         return float(self.problem.contention)
 
     @remembered
     def _tied_seconds(self, replicas: int) -> Floats:
-        """`shared` of variants of the first stage and of the last one, [variants, variants]."""
+        """Seconds of `shared` by variants of the first stage and of the last one, [variants, variants]."""
         of_groups = {(one, other): self._tied_of(one, other, replicas) for one, other in product(self.groups, repeat=2)}
         held = [(one.kind, one.degree) for one in self.variants]
         return np.array([[of_groups[one, other] for other in held] for one in held])
 
     def _tied_of(self, front: tuple[int, int], behind: tuple[int, int], replicas: int) -> float:
-        """Seconds of the all-reduce of up to so many replicas on either side, one at least."""
+        """Seconds of the all-reduce of tied weights over as many replicas on either side as can be, one at least; inf where there
+        is no room for both.
+
+        front, behind: (kind, degree) of the first and the last stage
+        """
         for count in (replicas, 1):
             first = self.groups[front][:count]
             used = {device for group in first for device in group}
@@ -314,7 +334,7 @@ class ClusterSpace:
         return inf
 
     def _synchronized(self, samples: int, replicas: int, members: Sequence[int]) -> tuple[Floats, Floats | float]:
-        """`synchronization` of one set of variants, [layers + 1, layers + 1] both."""
+        """`synchronization` for one set of variants, [layers + 1, layers + 1] both."""
         problem, zero = self.problem, self.choices.zero
         forward, backward, again = (
             np.max(one, axis=0) for one in zip(*(self._passes(number, samples) for number in members), strict=True)
@@ -347,7 +367,7 @@ class ClusterSpace:
 
     @remembered
     def _peer_rates(self, kinds: tuple[tuple[int, int], ...], replicas: int, operation: Operation) -> Rates:
-        """Rates of the collectives of a stage whose replicas are of several kinds, as many of each as can be."""
+        """Rates of a collective among replicas of several (kind, degree), equally many of each as far as possible."""
         share = -(-replicas // len(kinds))
         groups = [group for key in kinds for group in self.groups[key][:share]][:replicas]
         if len(groups) == 1:
@@ -357,7 +377,7 @@ class ClusterSpace:
     # ---- whole pipelines ----
 
     def seconds(self, pipeline: MixedPipeline) -> float:
-        """The closed form; infinite where servers have no room for the groups."""
+        """Seconds of an iteration of a pipeline by the closed form; infinite where servers have no room for its groups."""
         if self._placed(pipeline) is None:
             return np.inf
         table, ranges = self.stages(pipeline.samples), list(pairwise((0, *pipeline.ends)))
@@ -382,7 +402,9 @@ class ClusterSpace:
         return pipelined(sum(own) + sum(ways), slowest, rounds) + max(update) + max(reduced)
 
     def _placed(self, pipeline: MixedPipeline) -> dict[tuple[int, int], tuple[int, ...]] | None:
-        """Devices by stage and replica, large groups first, those of a stage beside each other; None where servers lack room."""
+        """Devices by (stage, replica), large groups first, those of a stage beside each other; None where servers have no
+        room.
+        """
         free = [list(server) for server in self.problem.cluster.servers]
         placed: dict[tuple[int, int], tuple[int, ...]] = {}
         wanted = [
@@ -402,7 +424,7 @@ class ClusterSpace:
         return placed
 
     def plan(self, name: str, pipeline: MixedPipeline) -> Plan:
-        """The plan of a pipeline whose groups can be placed."""
+        """The plan of a pipeline whose groups can be placed. name: of the planner"""
         placed, stages, policies = self._placed(pipeline), [], []
         assert placed is not None  # its seconds are finite
         for stage, (begin, end) in enumerate(pairwise((0, *pipeline.ends))):

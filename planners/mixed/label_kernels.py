@@ -1,9 +1,10 @@
-"""Label kernels: pipelines grown from their last stage, and least figures of what is in front of one.
+"""Label kernels: pipelines grown from their last stage, and lower bounds on what stands in front of one.
 
-A label is the end of a pipeline: stages from some layer on. It tells the seconds so far and, under several prices of devices,
-the least that its stages need. It is left out where another one with the same first layer and the same variants in its first
-stage is no slower whatever comes in front, and needs no more; or where what is in front takes at least so long that the whole is
-no faster than the best pipeline known; or where more are kept than the width permits: their least bound is remembered.
+A label is the end of a pipeline: stages from some layer on, with the seconds that these take so far and, under several prices of
+devices, the least cost of the devices that they need. A label is dropped where another one with the same first layer and the same
+variants in its first stage is no slower whatever comes in front, and needs no more; where a lower bound on the whole pipeline is
+no faster than the best pipeline known; or where more labels are kept than the width permits: the least bound of these is
+remembered.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from hardware_profiles import Floats, Integers
 from simulator import kernel
 
 MOST_LABELS = 400_000
-"""Labels of one search at most; what comes after is left out, as where the width is reached."""
+"""Labels of one search, at most; what comes after is left out, as where the width is reached."""
 
 ROUNDING = 1e-12
 """Share by which needs may exceed what there is."""
 
 
 class SetTables(NamedTuple):
-    """Figures of stages with replicas of each set of variants, as in `StageVariants`; need: per replica, [sets, prices].
+    """Figures of stages whose replicas are of a set of variants, as of `StageVariants`; need: cost per replica, [sets, prices].
 
-    shared: as `Space.shared`
-    shallowest: micro-batches in flight from which on no recompute policy that takes no longer fits, as `deepest`
+    shared: as of `Space.shared`
+    shallowest: fewest micro-batches in flight with which the set is of use, as `deepest`: with fewer another recompute policy
+    fits that takes no longer
     """
 
     seconds: Floats
@@ -41,10 +43,11 @@ class SetTables(NamedTuple):
 
 
 class LeastAhead(NamedTuple):
-    """Least figures of the stages in front of a cut, by the number of stages behind it and the layers in front.
+    """Lower bounds on the stages in front of a cut, by the number of stages behind it and of layers in front.
 
-    levels: seconds of the slowest stage, rising; needs: with none slower, [levels, prices, behind, layers + 1]
-    sums: of seconds, and of what is needed times its worth, [worths, behind, layers + 1]; price, worth: [worths]
+    levels: seconds of the slowest stage, rising; needs: least cost with no stage slower, [levels, prices, behind, layers + 1]
+    sums: least sums of seconds plus cost times its worth, [worths, behind, layers + 1]; price, worth: index of the price, and
+    seconds that a unit of cost is worth, [worths]
     """
 
     levels: Floats
@@ -55,12 +58,12 @@ class LeastAhead(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """One size of micro-batches and one number of replicas.
+    """The figures of one size of micro-batches and one number of replicas.
 
-    capacity: devices for each replica under each price; rounds: micro-batches after the first
-    in_flight: micro-batches that a stage has in flight, by the number of stages from it to the last
-    slowest: seconds that some stage takes at least; waiting, queued: as of a `Space`
-    first_weight: by the number of stages, and last_weight: as `Space.transfer_weights`
+    capacity: cost of all devices, per replica, under each price; rounds: micro-batches after the first
+    in_flight: micro-batches in flight on a stage, by the number of stages from it to the last
+    slowest: lower bound on the seconds of the slowest stage; waiting, queued: as of a `Space`
+    first_weight: by the number of stages, and last_weight: as of `Space.transfer_weights`
     """
 
     capacity: Floats
@@ -76,9 +79,10 @@ class Asked(NamedTuple):
 class Ends(NamedTuple):
     """The result of a search.
 
-    seconds: least of each pipeline found, [kept], infinite where there are fewer
-    last: label behind its first stage, variants of that, [kept, 2]; labels: label behind, first layer, variants, [labels, 3]
-    left_out: least seconds of what was left out for width; work: stages that were put in front of a label
+    seconds: lower bound of each pipeline found, [kept], infinite where there are fewer
+    last: the label behind its first stage, and that stage's set of variants, [kept, 2]; labels: label behind, first layer, set of
+    variants, [labels, 3]
+    left_out: least bound of what was left out for width; work: stages that were put in front of a label
     """
 
     seconds: Floats
@@ -95,7 +99,10 @@ SLOWEST, TOTAL, OWN, SYNCHRONIZATION, UPDATE, BOUND, LAST, NEED = range(8)
 
 @kernel()
 def least_needs(seconds: Floats, deepest: Integers, need: Floats, levels: Floats, in_flight: Integers) -> Floats:
-    """`LeastAhead.needs`; seconds, deepest, need: of variants; behind the last number of stages all the same is assumed."""
+    """Least costs of the stages in front of a cut with none slower than each level (`LeastAhead.needs`).
+
+    seconds, deepest, need: of variants; a cut with more stages behind it than `in_flight` covers counts as the last one covered
+    """
     variants, width, _ = seconds.shape
     depth, prices = len(in_flight) - 2, need.shape[1]
     own, deep = seconds.transpose(2, 1, 0).copy(), deepest.transpose(2, 1, 0).copy()
@@ -127,7 +134,7 @@ def least_needs(seconds: Floats, deepest: Integers, need: Floats, levels: Floats
 def least_sums(
     seconds: Floats, deepest: Integers, need: Floats, price: Integers, worth: Floats, in_flight: Integers
 ) -> Floats:
-    """`LeastAhead.sums`, as `least_needs`."""
+    """Least sums of seconds and cost in front of a cut (`LeastAhead.sums`); arguments as of `least_needs`."""
     variants, width, _ = seconds.shape
     depth, paid = len(in_flight) - 2, np.empty((variants, len(worth)))
     for number in range(len(worth)):
@@ -152,7 +159,8 @@ def least_sums(
 
 @kernel(inline="always")
 def least_seconds(label: Floats, behind: int, layers: int, ahead: LeastAhead, asked: Asked, limit: float) -> float:
-    """Seconds of an iteration at least of all pipelines that end with a label; infinite where none is below the limit.
+    """Lower bound on the seconds of an iteration of all pipelines that end with a label; infinite where it is not below the
+    limit.
 
     behind: stages of the label; layers: in front of it
     """
@@ -188,15 +196,15 @@ def least_seconds(label: Floats, behind: int, layers: int, ahead: LeastAhead, as
 
 @kernel(inline="always")
 def both_reduced(one: float, other: float, queued: float) -> float:
-    """Seconds of two reductions of a stage, of which that share of the shorter one comes behind the longer one."""
+    """Seconds of two reductions of a stage; queued: share of the shorter one that runs behind the longer one"""
     return max(one, other) + queued * min(one, other)
 
 
 @kernel(inline="always", borrows=True)
 def _no_slower(one: Floats, two: Floats, rounds: float, apart: Floats) -> bool:
-    """Whether a label is no slower than another whatever comes in front of both, and needs no more.
+    """Whether label `one` is no slower than label `two` whatever comes in front of both, and needs no more.
 
-    apart: seconds by which `shared` is longer at most with the one's last stage than with the other's, [sets, sets]
+    apart: seconds by which `shared` is longer, at most, with the first one's last stage than with the second's, [sets, sets]
     """
     slower = max(0.0, one[SLOWEST] - two[SLOWEST], one[OWN] - two[OWN]) * rounds
     later = max(0.0, one[SYNCHRONIZATION] - two[SYNCHRONIZATION]) + max(0.0, one[UPDATE] - two[UPDATE])
@@ -213,9 +221,10 @@ def _no_slower(one: Floats, two: Floats, rounds: float, apart: Floats) -> bool:
 def _keep(
     labels: Floats, place: Integers, count: int, new: Floats, rounds: float, apart: Floats
 ) -> tuple[int, int, float]:
-    """Where to keep a label among those of its place: the number kept then, its slot, the bound of what is left out for it.
+    """Where to keep a label in its place: the number of labels kept then, the slot (-1 where it is dropped), and the least bound
+    of what is left out for it.
 
-    The slot is -1 where it is not kept. `place` loses what the label makes needless.
+    Labels of the place that the new one beats are dropped.
     """
     at, worst, highest = 0, -1, -1.0
     while at < count:
@@ -240,9 +249,10 @@ def _keep(
 def _in_front(
     old: Floats, behind: tuple[int, int, int], stage: tuple[int, int], tables: SetTables, asked: Asked, new: Floats
 ) -> None:
-    """Make `new` of a label with a stage in front of it.
+    """Fill `new` with the label that has one stage more in front.
 
-    behind: stages of the label, its first layer, its variants; stage: first layer, variants
+    behind: number of stages of the old label, its first layer, its first stage's set of variants; stage: first layer, set of
+    variants
     """
     (stages, end, variants), (begin, own) = behind, stage
     back = tables.backward[end, own, variants]
@@ -269,10 +279,10 @@ def _in_front(
 def grown(
     tables: SetTables, apart: Floats, ahead: LeastAhead, asked: Asked, limit: float, width: int, kept: int
 ) -> tuple[Floats, Integers, Integers, float, int]:
-    """The best pipelines whose seconds are at least less than `limit`: the fields of `Ends`.
+    """The best pipelines whose lower bound is below `limit`, as the fields of `Ends`.
 
     apart: as of `_no_slower`
-    width: labels kept of a first layer and its variants; kept: pipelines that are returned at most
+    width: labels kept per first layer and set of variants; kept: pipelines that are returned, at most
     """
     sets, cuts, _ = tables.seconds.shape
     layers, prices = cuts - 1, tables.need.shape[1]

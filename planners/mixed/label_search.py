@@ -1,8 +1,8 @@
 """Label search: the best mixed pipelines of a space, and a lower bound on all of them.
 
-Sizes of micro-batches and numbers of replicas are opened in the order of their bounds, first with few labels and then with more
-and more, until none of them can hold a better pipeline or the work is done that the search is given. Work is counted in stages
-that were looked at, not in seconds: the same question has the same answer.
+Shapes (a size of micro-batches and a number of replicas) are searched in the order of their bounds, first with few labels and
+then with more and more, until none can hold a better pipeline or the work that the search is given is done. Work is counted in
+stages that were looked at, not in seconds: the same question has the same answer.
 """
 
 from __future__ import annotations
@@ -30,34 +30,36 @@ from planners.mixed.space import MixedPipeline, Space, StageVariants, price_rati
 from planners.mixed.whole_counts import TooManyShares, whole_counts
 
 FIRST_WIDTH, WIDTHS = 8, (64, 256)
-"""Labels that are kept of a first layer and its variants: of a first pass over stages of one kind of device each, which is soon
-done and mostly finds the best, and of the passes over all stages.
+"""Labels that are kept per first layer and set of variants: in a first pass over stages of one kind of device each, which is soon
+done and mostly finds the best, and in each pass over all stages.
 """
 
 KEPT = 8
-"""Pipelines that are kept per size of micro-batches and number of replicas."""
+"""Pipelines, at most, that are kept per shape, unless more are wanted."""
 
 LEVELS = 40
-"""Seconds of the slowest stage between which a bound tells."""
+"""Number of levels of the slowest stage's seconds that bounds tell apart."""
 
 WORTHS, STAGES = (0.2, 0.5, 0.8), (2, 4, 8, 16)
-"""Quantiles of rates at which variants exchange seconds for devices, and numbers of stages that share them."""
+"""WORTHS: quantiles of the rates at which variants exchange seconds for devices; STAGES: numbers of stages that share these
+seconds.
+"""
 
 DEPTH = 8
-"""Stages behind a cut up to which bounds count what micro-batches in flight keep; more count as so many."""
+"""Stages behind a cut up to which bounds tell how many micro-batches are in flight; more stages count as these."""
 
 EXACT = 1e-9
-"""Share of a bound by which the best pipeline may be above it, and is proven."""
+"""Share of a bound within which the best pipeline counts as proven."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPipelines:
-    """The result of a search: pipelines and bounds.
+    """The result of a search: pipelines, and bounds on all others.
 
-    pipelines: with their seconds, the best first; those that were the best at some time, and those that came near them
-    rounds: of micro-batches, that pipelines may have
+    pipelines: with their seconds, fastest first: all that were the best at some time, and some near them
+    rounds: numbers of micro-batches that pipelines of the space may have
     bound: seconds that no pipeline of the space undercuts; infinite where it has none
-    work: stages that were looked at; shapes: sizes of micro-batches and numbers of replicas; opened: those that were searched
+    work: stages that were looked at; shapes: number of shapes of the space; opened: number of searches of a shape
     """
 
     pipelines: tuple[tuple[float, MixedPipeline], ...]
@@ -69,7 +71,7 @@ class FoundPipelines:
 
     @property
     def proven(self) -> bool:
-        """Whether no pipeline of the space is faster than the best, or there is none at all."""
+        """Whether it is proven that no pipeline of the space is faster than the best found, or that there is none."""
         return self.bound >= (self.pipelines[0][0] if self.pipelines else np.inf) * (1.0 - EXACT)
 
 
@@ -82,12 +84,13 @@ def search(
     *,
     of_each: bool = False,
 ) -> FoundPipelines:
-    """Search a space.
+    """The best pipelines of a space, with bounds.
 
-    most_work: stages that are looked at before the search ends without a proof (one shape is always searched to its end)
-    pipelines: that are wanted: bounds prune against the last of the best so many; of_each: of each number of micro-batches
-    watch: is told at every improvement
-    below: seconds of pipelines that are of use; the bound is no higher
+    most_work: stages that are looked at before the search ends without a proof (a shape that is begun is searched to its end)
+    pipelines: number that is wanted, so that bounds prune against the last of the best so many; of_each: of each number of
+    micro-batches
+    watch: called with the result so far at every improvement
+    below: seconds above which pipelines are of no use; the bound is no higher
     """
     state = _LabelSearch(space, pipelines, below, of_each)
     passes = [(True, FIRST_WIDTH)] if len(space.devices) > 1 else []
@@ -100,7 +103,10 @@ def search(
 
 @dataclass(slots=True, eq=False)
 class _Shape:
-    """A size of micro-batches, a number of replicas, and micro-batches of each: what is known of their pipelines."""
+    """A size of micro-batches and a number of replicas, with what is known of their pipelines.
+
+    rounds: micro-batches of each replica; bound: seconds that no pipeline of the shape undercuts
+    """
 
     samples: int
     replicas: int
@@ -111,7 +117,7 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Size:
-    """Tables of one size of micro-batches."""
+    """The tables of one size of micro-batches. sets: of variants; slowest: lower bound on the seconds of the slowest stage"""
 
     sets: tuple[tuple[int, ...], ...]
     tables: SetTables
@@ -119,7 +125,7 @@ class _Size:
     slowest: float
 
     def alone(self) -> _Size:
-        """With stages of one kind of device each."""
+        """The tables of stages of one kind of device each."""
         kept = np.array([len(members) == 1 for members in self.sets])
         both = np.ix_(kept, kept)
         tables = self.tables._replace(
@@ -130,7 +136,7 @@ class _Size:
 
 
 class _LabelSearch:
-    """One search; what it found so far."""
+    """One search, with what it has found so far."""
 
     def __init__(self, space: Space, pipelines: int, below: float, of_each: bool) -> None:
         self.space, self.wanted, self.below, self.of_each = space, pipelines, below, of_each
@@ -164,7 +170,7 @@ class _LabelSearch:
         return FoundPipelines(best, frozenset(rounds), bound, self.work, len(self.shapes), self.opened)
 
     def _add(self, samples: int) -> None:
-        """The shapes of one size of micro-batches, with their first bounds."""
+        """Add the shapes of one size of micro-batches with their first bounds; those that cannot hold a pipeline are left out."""
         size = _size(self.space, samples, self.prices, self.most_stages)
         if size is None:
             return
@@ -178,6 +184,7 @@ class _LabelSearch:
                 self.shapes.append(_Shape(samples, replicas, self.space.rounds(samples, replicas), asked, bound))
 
     def _asked(self, samples: int, replicas: int, size: _Size) -> Asked:
+        """The figures of a size of micro-batches and a number of replicas, for the kernels."""
         space, most = self.space, self.most_stages
         weights = [space.transfer_weights(max(1, stages)) for stages in range(most + 1)]
         return Asked(
@@ -192,9 +199,10 @@ class _LabelSearch:
         )
 
     def open(self, shape: _Shape, width: int, alone: bool) -> bool:
-        """Search one shape; whether a pipeline that is wanted was found.
+        """Search one shape; True if a pipeline that is wanted was found.
 
-        alone: with stages of one kind of device each; what is found then bounds nothing
+        width: labels kept per first layer and set of variants; alone: only stages of one kind of device each; the shape's bound
+        then stays
         """
         space, size, limit = self.space, self.sizes[shape.samples, alone], self.limit(shape)
         deepest, update = (of(shape.samples, shape.replicas) for of in (space.deepest, space.update))
@@ -234,7 +242,9 @@ class _LabelSearch:
         return len(self.best) > known
 
     def _shallowest(self, sets: Sequence[tuple[int, ...]], deepest: Integers, *seconds: Floats) -> Integers:
-        """`SetTables.shallowest`: sets that differ in nothing but their policy need the same devices, and send the same."""
+        """Fewest micro-batches in flight with which a set is of use, `SetTables.shallowest`: with fewer another set fits that
+        differs in its recompute policy alone and takes no longer.
+        """
         alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
         found = np.zeros_like(deepest)
         for number, members in enumerate(sets):
@@ -248,7 +258,7 @@ class _LabelSearch:
         return found
 
     def _filled(self, shape: _Shape, size: _Size, ends: Ends, number: int) -> Iterator[MixedPipeline]:
-        """Pipelines of one that was found: shares of its replicas that the devices permit."""
+        """Pipelines of search result `number`, with numbers of replicas per variant that the devices permit."""
         label, own = ends.last[number].tolist()
         stages, begins = [own], []
         while label > 0:
@@ -262,7 +272,7 @@ class _LabelSearch:
 
 
 def _size(space: Space, samples: int, prices: Floats, most_stages: int) -> _Size | None:
-    """Tables of one size of micro-batches; None where no variant can be used."""
+    """The tables of one size of micro-batches; None where no variant can be used."""
     stages = space.stages(samples)
     usable = np.isfinite(stages.seconds[:, 0, 1]) & (stages.deepest > 0).any(axis=(1, 2))
     sets = variant_sets(space.variants, usable)
@@ -297,8 +307,8 @@ def _size(space: Space, samples: int, prices: Floats, most_stages: int) -> _Size
 
 
 def _between(transfers: Floats, sets: Sequence[Sequence[int]]) -> Floats:
-    """Seconds of a transfer at least between replicas of sets of variants, [layers + 1, sets, sets]: each replica on either side
-    has the partner that suits it best.
+    """Lower bounds on seconds of a transfer between replicas of two sets of variants, [layers + 1, sets, sets]: each replica on
+    either side has the partner that suits it best.
     """
     least_of_second = np.stack([transfers[:, :, list(members)].min(axis=2) for members in sets], axis=2)
     least_of_first = np.stack([transfers[:, list(members)].min(axis=1) for members in sets], axis=1)
@@ -308,7 +318,7 @@ def _between(transfers: Floats, sets: Sequence[Sequence[int]]) -> Floats:
 
 
 def _apart(shared: Floats) -> Floats:
-    """Seconds by which `shared` is longer at most with one last stage than with another, [sets, sets]."""
+    """Seconds by which `shared` is longer, at most, with one last stage than with another, [sets, sets]."""
     columns, number = np.unique(shared, axis=1, return_inverse=True)
     finite = np.isfinite(columns)
     known = np.where(finite, columns, 0.0)
@@ -319,7 +329,9 @@ def _apart(shared: Floats) -> Floats:
 def _least_ahead(
     space: Space, stages: StageVariants, usable: Flags, need: Floats, slowest: float, in_flight: Integers
 ) -> LeastAhead:
-    """Least figures of the stages in front of a cut."""
+    """Lower bounds on the stages in front of a cut; slowest: least level; in_flight: fewest micro-batches in flight, by stages
+    behind
+    """
     both = np.ix_(np.arange(space.layers + 1), usable, usable)
     forth, back = stages.forward[both].min(axis=2).T, stages.backward[both].min(axis=1).T
     seconds, deepest = stages.seconds[usable], stages.deepest[usable]
@@ -333,8 +345,10 @@ def _least_ahead(
 
 
 def _worths(seconds: Floats, need: Floats) -> tuple[Integers, Floats]:
-    """What a device is worth in seconds of a stage, and its price: exchange rates between variants that take `seconds` for the
-    whole network, for pipelines of several numbers of stages; any worth gives a bound, the best of them the best.
+    """Prices and worths for bounds: index of a price of devices, and what a unit of that cost is worth in seconds, both [worths].
+
+    They are exchange rates between variants that take `seconds` for the whole network, for pipelines of several numbers of
+    stages; any worth gives a bound, the best of them the best.
     """
     pairs = [(0, 0.0)]
     for price, needed in enumerate(need.T):

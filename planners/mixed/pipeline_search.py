@@ -22,21 +22,26 @@ from planners.search.request import Request
 from simulator import InfeasiblePlanError, Plan, Problem, Score, Zero, group_degrees
 
 MOST_WORK = 2.5e6
-"""Most stages that a search extends, per ZeRO stage."""
+"""Stages, at most, that a search extends, per ZeRO stage."""
 
 FINALISTS = 4
-"""Most pipelines that are replayed of one search by the closed form, or of each number of micro-batches of one."""
+"""Pipelines, at most, that are replayed of one search by the closed form, or of each number of micro-batches."""
 
 UNSURE = 1.05
-"""Times what the best plan so far takes, from which on the closed form rules plans out."""
+"""Factor on the best plan's seconds, by the closed form or its replay, above which the closed form rules plans out."""
 
 ROUNDS = 4
-"""Most searches of a ZeRO stage, each with more memory left free than the last one, while no finalist fits in its replay."""
+"""Searches of a ZeRO stage, at most, each leaving more memory free than the last, while no finalist fits in its replay."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedFormGap(Note):
-    """Gap of the plan above the least seconds by the closed form, and numbers of shapes in the space and searched."""
+    """How far the answer is above the lower bound of the closed form.
+
+    shapes: of the space, each a size of micro-batches and a number of replicas; opened: searches of a shape
+    closed_form_seconds, closed_form_bound: of the answer, and of any plan of the space; closed_form_gap: share by which they
+    differ
+    """
 
     shapes: int
     opened: int
@@ -47,7 +52,7 @@ class ClosedFormGap(Note):
 
 @dataclass(frozen=True, slots=True)
 class MixedPipelines:
-    """The fastest plan of the space: by the closed form, then by replay."""
+    """Planner for clusters of several kinds of GPU: the best pipelines by a closed form are replayed."""
 
     request: Request = field(default_factory=Request)
     name: str = "mixed"
@@ -65,12 +70,12 @@ class MixedPipelines:
 
 
 def has_kinds(problem: Problem) -> bool:
-    """Whether a network has like blocks, and its cluster several kinds of device."""
+    """Whether a network has a run of like blocks, and its cluster several kinds of device."""
     return len(set(problem.cluster.devices)) > 1 and like_blocks(problem.workload) is not None
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
-    """Why the space holds no plan of the kind that is asked for, or None."""
+    """Why the planner cannot plan what is asked for, as a sentence for the user; None where it can."""
     if request.schedule not in (None, "1f1b"):
         return f"it plans 1f1b, not {request.schedule!r}"
     if like_blocks(problem.workload) is None:
@@ -90,7 +95,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 
 
 def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
-    """Values that a search tries for decisions that the request leaves open."""
+    """Values that a search tries, by the name of the decision, for decisions that the request leaves open."""
     return {
         "microbatches": searched_counts(problem),
         "recompute": asked_policies(problem, request),
@@ -100,7 +105,7 @@ def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
 
 
 def _choices(problem: Problem, request: Request) -> list[Choices]:
-    """Choices of plans, per ZeRO stage; ValueError for invalid options."""
+    """The choices of plans of each ZeRO stage; ValueError for invalid options."""
     degrees = asked_degrees(problem, request)
     policies = asked_policies(problem, request)
     first, *others = (Choices(degrees, policies, zero, request.microbatches) for zero in asked_zeros(problem, request))
@@ -108,6 +113,7 @@ def _choices(problem: Problem, request: Request) -> list[Choices]:
 
 
 def _space(problem: Problem, choices: Choices, spare: Mapping[int, float] | None = None) -> ClusterSpace:
+    """The space of these choices; spare: bytes to leave free on each device of a kind, by the kind's number"""
     blocks = like_blocks(problem.workload)
     assert blocks is not None  # as `inapplicable` says
     return ClusterSpace(problem, blocks, choices, spare or {})
@@ -116,10 +122,10 @@ def _space(problem: Problem, choices: Choices, spare: Mapping[int, float] | None
 class _PipelineSearch:
     """One call of the planner.
 
-    seconds: of the plans that were replayed, by the closed form
-    found: of each ZeRO stage, by the last search of all its plans; last: by the last search
-    spared: whether one left memory free for what replays need above the closed form
-    closest: the best plan that was replayed, or the one that lacks least while none fits
+    seconds: by the closed form, of the plans that were replayed
+    found: of each ZeRO stage, the result of the last search of all its plans; last: the last search's result
+    spared: whether any search left memory free for what replays need above the closed form
+    closest: the best plan that was replayed, or while none fits the one that exceeds memory least
     """
 
     def __init__(self, name: str, problem: Problem, evaluate: Evaluator) -> None:
@@ -131,8 +137,8 @@ class _PipelineSearch:
         self.last: FoundPipelines
 
     def replay_best_of(self, choices: Choices) -> None:
-        """Replay the best plans of a ZeRO stage by the closed form: of all, where none is known to fit; then of each number of
-        micro-batches, unless there is none at all.
+        """Replay the best plans of a ZeRO stage by the closed form: of all numbers of micro-batches together while no plan is
+        known to fit; then of each number, unless none is found at all.
         """
         if choices.microbatches is not None or self._of_use == inf:
             self._replay_what_fits(choices)
@@ -147,7 +153,7 @@ class _PipelineSearch:
         self.found.append(found)
 
     def _replay_what_fits(self, choices: Choices) -> None:
-        """The best plans of all choices; while none fits, those that leave more memory free."""
+        """Replay the best plans of some choices; while none fits in its replay, the best of those that leave more memory free."""
         space = _space(self.problem, choices)
         for _ in range(ROUNDS):
             scores = self._replay(space)
@@ -157,10 +163,11 @@ class _PipelineSearch:
             self.spared = True
 
     def _replay(self, space: ClusterSpace, *, of_each: bool = False) -> dict[Plan, Score]:
-        """The best plans of a space by the closed form with the scores of their replays: of those that the best so far does not
-        rule out, and, where none has room for what it sends, of those that may do without it.
+        """Replay the best plans of a space by the closed form, and return their scores; plans that the best one so far rules out
+        are left out.
 
-        of_each: of each number of micro-batches
+        Where no plan has room for the tensors that it sends, plans without that room are replayed: these may still fit.
+        of_each: the best of each number of micro-batches
         """
         best = self._best(space, of_each)
         if not best and not of_each:
@@ -173,13 +180,15 @@ class _PipelineSearch:
 
     @property
     def _of_use(self) -> float:
-        """Seconds by the closed form from which on no plan is replayed: more than the best one takes, by it and in its replay."""
+        """Seconds by the closed form from which on no plan is replayed: UNSURE times the best one's, by it and in its replay; inf
+        while none fits.
+        """
         if self.closest is None or not self.evaluate(self.closest).fits:
             return inf
         return UNSURE * max(self.seconds[self.closest], self.evaluate(self.closest).iteration_seconds)
 
     def _best(self, space: ClusterSpace, of_each: bool = False) -> dict[Plan, float]:
-        """The best plans of a space, with their seconds; the best so far is replayed where an interrupt comes."""
+        """The best plans of a space with their seconds by the closed form; on an interrupt the best so far is replayed first."""
         known: list[MixedPipeline] = []
         try:
             self.last = search(
@@ -203,7 +212,9 @@ class _PipelineSearch:
         return best
 
     def _sparing(self, space: ClusterSpace, scores: Iterable[Score]) -> ClusterSpace:
-        """A space that leaves free on each kind of device, beside what it does already, the most that a plan lacked there."""
+        """The space that leaves more memory free on each kind of device: the most that a plan lacked there, beside what it leaves
+        free already.
+        """
         spare = dict(space.spare_bytes)
         for score in scores:
             kind = space.kind_of[score.device]
@@ -212,7 +223,7 @@ class _PipelineSearch:
         return _space(self.problem, space.choices, spare)
 
     def tell(self, plan: Plan) -> None:
-        """Record what is known about the best plan."""
+        """Note how far the plan may be from the best by the closed form, and declare it optimal where that is proven."""
         seconds = self.seconds[plan]
         best = min((found.pipelines[0][0] for found in self.found if found.pipelines), default=inf)
         bound = min(seconds, best, *(found.bound for found in self.found))
@@ -236,7 +247,7 @@ class _PipelineSearch:
             )
 
     def does_not_fit(self) -> str:
-        """One line: what is proven, and the numbers."""
+        """The message that no plan fits: what is proven, and the numbers, in one line."""
         problem, proven, word = self.problem, all(found.proven for found in self.found), self.problem.device_word
         state = float(self.evaluate.layer_costs.parameters.sum()) * problem.state_bytes / GIB
         room = sum(problem.rooms) / GIB

@@ -1,4 +1,4 @@
-"""Space: what a search of mixed pipelines chooses from, and what its choices take.
+"""Space: the pipelines that a search of mixed clusters chooses from, and what their parts take.
 
 A mixed pipeline has stages of contiguous layers, each with the same number of replicas. A replica is a group of devices of one
 kind; replicas of a stage that are of one kind have one degree, and any share of them may be of each kind.
@@ -16,14 +16,14 @@ import numpy as np
 from hardware_profiles import Flags, Floats, Integers
 
 MOST_POWER = 2
-"""Exponent of the largest power of two by which prices of more than two kinds differ."""
+"""Exponent of the largest power of two by which prices of more than two kinds of device differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
     """A choice for a replica of a stage: `degree` devices of a kind.
 
-    policy: number of the recompute policy, the same for all replicas of a stage
+    policy: index of the recompute policy, the same for all replicas of a stage
     """
 
     kind: int
@@ -36,10 +36,10 @@ class StageVariants(NamedTuple):
     layers + 1].
 
     seconds: of a micro-batch, forward and backward; infinite where a variant cannot be used
-    deepest: micro-batches in flight with which the stage fits at most; 0 where it does not fit at all
-    forward, backward: seconds in which a boundary's tensor, or its gradient, passes the cut before each layer, of a replica in
-        front of it and one behind it, whatever their policies, [layers + 1, variants, variants]; 0 before the first and behind
-        the last layer
+    deepest: most micro-batches in flight with which the stage fits; 0 where it does not fit at all
+    forward, backward: [layers + 1, variants, variants]; seconds in which a boundary's tensor, or its gradient, passes the cut
+    before each layer, from a replica of the first variant in front of it to one of the second behind it, whatever their policies;
+    0 before the first and behind the last layer
     """
 
     seconds: Floats
@@ -53,7 +53,7 @@ class MixedPipeline:
     """A pipeline of the space.
 
     samples: of a micro-batch of a replica; replicas: of each stage
-    ends: layers before the end of each stage; counts: replicas of each variant, of each stage
+    ends: layers before the end of each stage; counts: by stage, the number of replicas of each variant
     """
 
     samples: int
@@ -67,16 +67,17 @@ class MixedPipeline:
         return tuple(range(*pair) for pair in pairwise((0, *self.ends)))
 
     def held(self, stage: int) -> tuple[int, ...]:
-        """The variant of each replica of a stage, rising."""
+        """The variant of each replica of a stage, as rising indices."""
         return tuple(number for number, count in enumerate(self.counts[stage]) for _ in range(count))
 
 
 class Space(Protocol):
-    """The pipelines of one question.
+    """The pipelines of one problem that a search chooses from.
 
-    variants: what replicas may be; devices: of each kind; layers: that are cut into stages; sizes: of micro-batches, in samples
+    variants: of replicas; devices: number of each kind; layers: number that stages are cut from; sizes: of micro-batches, in
+    samples
     waiting: share of its transfers for which a stage computes nothing
-    queued: share of the shorter one of two reductions of a stage that comes behind the longer one, and not beside it
+    queued: share of the shorter one of two reductions of a stage that runs behind the longer one, not beside it
     """
 
     @property
@@ -98,42 +99,50 @@ class Space(Protocol):
     def queued(self) -> float: ...
 
     def replicas(self, samples: int) -> Sequence[int]:
-        """Numbers of replicas that a stage may have."""
+        """Numbers of replicas that every stage may have, with micro-batches of so many samples."""
 
     def rounds(self, samples: int, replicas: int) -> int:
-        """Micro-batches that each replica runs in an iteration."""
+        """Number of micro-batches that each replica runs in an iteration."""
 
     def stages(self, samples: int) -> StageVariants:
-        """Figures of stages, with memory as of the number of replicas with which they take the least."""
+        """Seconds and memory of stages, with memory for the number of replicas with which stages take least."""
 
     def deepest(self, samples: int, replicas: int) -> Integers:
-        """The `deepest` of `StageVariants`, with so many replicas."""
+        """`StageVariants.deepest` for so many replicas."""
 
     def update(self, samples: int, replicas: int) -> Floats:
-        """Seconds of an optimizer step of stages, with so many replicas, [variants, layers + 1, layers + 1]."""
+        """Seconds of the optimizer step of stages with so many replicas, [variants, layers + 1, layers + 1]."""
 
     def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-        """Least seconds in which gradients of stages of layers i to j - 1 are reduced in the end, and by which each micro-batch
-        takes longer meanwhile, [sets, layers + 1, layers + 1] both, where replicas are of all variants of a set.
+        """Lower bounds on two costs of replicas, both [sets, layers + 1, layers + 1]: seconds after the last backward until
+        gradients are reduced, and seconds by which traffic among replicas lengthens each micro-batch.
+
+        sets: of variants, such that replicas of the stage are of all variants of a set
         """
 
     def shared(self, replicas: int, sets: Sequence[Sequence[int]]) -> Floats:
-        """Seconds in which the first of several stages, whose replicas are of all variants of a set, and the last one, of another
-        set, reduce the gradients of weights that both hold, [sets, sets]; infinite where there are no such stages.
+        """Seconds in which the first stage, of one set of variants, and the last, of another, reduce gradients of weights that
+        both hold, [sets, sets]; infinite where there are no such stages.
         """
 
     def transfer_weights(self, stages: int) -> tuple[float, float]:
-        """How often the first stage's forward transfer, and the last one's backward transfer, count in a pipeline of so many."""
+        """Factors on the first stage's forward transfer, and on the last one's backward transfer, in a pipeline of so many
+        stages.
+        """
 
     def in_flight(self, samples: int, replicas: int, ahead: int) -> int:
-        """Micro-batches that a stage with `ahead` stages from itself to the last has in flight."""
+        """Number of micro-batches in flight on a stage; ahead: stages from this one to the last, itself included"""
 
     def seconds(self, pipeline: MixedPipeline) -> float:
-        """Seconds of an iteration; infinite where its groups cannot be placed."""
+        """Seconds of an iteration of a pipeline; infinite where its groups cannot be placed on the servers."""
 
 
 def variant_sets(variants: Sequence[Variant], usable: Flags) -> tuple[tuple[int, ...], ...]:
-    """Sets of variants that the replicas of a stage may mix: one recompute policy, and at most one variant per kind of device."""
+    """Sets of variants that the replicas of a stage may mix: of one recompute policy, with at most one variant per kind of
+    device.
+
+    usable: whether each variant may be used, bool [variants]
+    """
     found: dict[tuple[int, ...], None] = {}
     for policy in sorted({one.policy for one in variants}):
         own = [number for number, one in enumerate(variants) if one.policy == policy and usable[number]]
@@ -146,11 +155,13 @@ def variant_sets(variants: Sequence[Variant], usable: Flags) -> tuple[tuple[int,
 
 
 def price_ratios(variants: Sequence[Variant], kinds: int) -> Floats:
-    """Prices of devices under which a stage's least need tells whether shares of replicas can be filled, [prices, kinds].
+    """Prices of a device of each kind under which the least cost of all stages tells whether there are devices enough, [prices,
+    kinds].
 
-    Shares exist where under no prices the stages need more than there is, each with its cheapest variant (duality). Prices at
-    which two variants of a stage cost alike suffice: of two kinds these are ratios of degrees, or of one kind alone; of more
-    kinds ratios of all pairs, and powers of two around equal prices of all: what passes these may still not be possible.
+    Shares of replicas that can be filled exist if under no prices the stages, each with its cheapest variant, cost more than all
+    devices (duality). Prices at which two variants of a stage cost alike suffice: of two kinds these are ratios of degrees, or of
+    one kind alone; of more kinds ratios of all pairs, and powers of two around equal prices: there what passes these tests may
+    still be impossible.
     """
     degrees = [sorted({one.degree for one in variants if one.kind == kind}) for kind in range(kinds)]
     rows = {tuple(float(kind == one) for kind in range(kinds)) for one in range(kinds)}

@@ -1,4 +1,4 @@
-"""Whole counts: how many replicas of a stage are of each variant, so that there are devices enough of each kind."""
+"""Whole counts: numbers of replicas of each variant in each stage, such that devices of each kind suffice."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from hardware_profiles import Floats, Integers
 from planners.mixed.space import Variant
 
 MOST_STEPS = 20_000
-"""Most shares of stages that a search tries before it gives up."""
+"""Shares of stages, at most, that a search tries before it gives up."""
 
 Counts = tuple[tuple[int, ...], ...]
+"""By stage, the number of replicas of each variant."""
 
 
 class TooManyShares(Exception):
-    """A search that gave up after MOST_STEPS."""
+    """Raised by a search that gave up after MOST_STEPS."""
 
 
 def whole_counts(
     chosen: Sequence[Sequence[int]], replicas: int, variants: Sequence[Variant], devices: Sequence[int], prices: Floats
 ) -> Iterator[Counts]:
-    """Replicas of each variant of each stage, within the devices of each kind: one that gives as many as can be to the first
-    variant of the first stages, and one that gives as many to the last; nothing where no shares exist.
+    """Numbers of replicas of each variant in each stage that the devices of each kind permit; none if there are none.
 
-    chosen: variants of each stage; prices: `price_ratios`
-    Raises TooManyShares where that is not known.
+    Two are yielded: one that gives as many replicas as can be to the first variant of the first stages, and one that gives as
+    many to the last.
+    chosen: variants of each stage, by index; replicas: of each stage; devices: number of each kind; prices: of `price_ratios`
+    Raises TooManyShares where it gave up without an answer.
     """
     used = np.zeros((len(variants), len(devices)), dtype=np.int64)
     for number, one in enumerate(variants):
