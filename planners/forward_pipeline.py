@@ -1,9 +1,9 @@
 """Forward pipeline: a trained network in stages on a row of devices, for inference: samples per second and latency.
 
-Samples come one group after the other and pass the stages forward; nothing returns. A stage computes a group, then sends it while
-it computes the next one, so that groups leave the pipeline every T seconds, T being the slowest stage or the slowest transfer,
-and each takes the sum of all stages and transfers. Transfers that share a link are as fast as alone. Devices are taken in their
-order; one that no stage needs is left out.
+Samples come in groups, one after the other, and pass the stages forward; nothing returns. A stage computes a group, then sends it
+while it computes the next one, so that groups leave the pipeline every T seconds, T being the slowest stage or the slowest
+transfer, and each takes the sum of all stages and transfers. Transfers that share a link are as fast as alone. Devices are taken
+in their order; one that no stage needs is left out.
 
 T is found by bisection: for a given T every stage takes as many layers as it can in that time, up to the last place whose
 transfer takes no longer, which is the fewest stages if no more layers take less time.
@@ -36,8 +36,10 @@ CLOSE_ENOUGH = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class ForwardStage:
-    """A stage: its device, its layers from `first` to `last`, seconds of a group of samples, and of sending them on; bytes that
-    are sent, 0 of the last stage.
+    """A stage of a forward pipeline.
+
+    device, accelerator: its device and that one's name; first, last: its layers; seconds: of a group of samples
+    send_seconds: to send a group on; sent_bytes: of a group; 0 for the last stage
     """
 
     device: int
@@ -51,7 +53,7 @@ class ForwardStage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForwardPipeline(Explained):
-    """A network in stages for inference; problem: whose `batch` is the samples of a group."""
+    """A network in stages for inference; the samples of a group are `problem.batch`."""
 
     problem: Problem
     stages: tuple[ForwardStage, ...]
@@ -61,7 +63,7 @@ class ForwardPipeline(Explained):
 
     @property
     def interval_seconds(self) -> float:
-        """Seconds from group to group."""
+        """Seconds between groups that leave the pipeline."""
         return max(max(one.seconds, one.send_seconds) for one in self.stages)
 
     @property
@@ -71,12 +73,12 @@ class ForwardPipeline(Explained):
 
     @property
     def samples_per_second(self) -> float:
-        """Samples that leave the pipeline."""
+        """Samples per second that leave the pipeline; infinite if it takes no time."""
         return self.problem.batch / self.interval_seconds if self.interval_seconds else float("inf")
 
     @property
     def energy(self) -> Energy | None:
-        """Energy of a group, by the rules of `simulator.plan_energy`; None where the power of a device is unknown."""
+        """Energy of a group, by the rules of `simulator.plan_energy`; None where the power of a device is not known."""
         costs, drawn, arriving = LayerCosts(self.problem), list[dict[str, float]](), 0.0
         batch, precision = self.problem.batch, self.problem.precision
         for stage in self.stages:
@@ -97,7 +99,7 @@ class ForwardPipeline(Explained):
 
     @property
     def words(self) -> str:
-        """What it reaches, in a line."""
+        """Samples per second, latency and energy, in a line."""
         sample, devices = self.problem.workload.sample, counted(len(self.stages), self.problem.device_word)
         drawn = "" if self.energy is None else f", {self.energy.words}"
         return (
@@ -106,7 +108,7 @@ class ForwardPipeline(Explained):
         )
 
     def tables(self) -> tuple[TextTable, ...]:
-        """A row for each stage."""
+        """A table with a row per stage."""
         layers, word = self.problem.workload.layers, self.problem.device_word
         rows = tuple(
             (
@@ -123,13 +125,13 @@ class ForwardPipeline(Explained):
         return (TextTable(title, ("stage", word, "layers", "ms", "ms to\nsend", "MB\nsent"), rows),)
 
     def remarks(self) -> tuple[str, ...]:
-        """What it reaches, and what sets the pace."""
+        """Lines for a report: what the pipeline reaches, and which stage or transfer sets the pace."""
         slowest = max(range(len(self.stages)), key=lambda one: self.stages[one].seconds)
         sending = self.stages[slowest].seconds < self.interval_seconds
         return self.words, f"the pace is set by {'a transfer' if sending else f'stage {slowest}'}"
 
     def record(self) -> dict[str, Any]:
-        """The figures by name, in base units."""
+        """The figures by name, in base units (seconds, bytes, joules)."""
         energy = self.energy
         return {
             "workload": self.problem.workload.name,
@@ -147,7 +149,7 @@ class ForwardPipeline(Explained):
 
 
 def forward_pipeline(problem: Problem) -> ForwardPipeline:
-    """The stages of a problem's network with the least seconds from group to group; `problem.batch` samples are a group.
+    """The pipeline of a problem's network with the least seconds between groups of `problem.batch` samples.
 
     Raises InfeasiblePlanError where the weights and the features of a group do not fit on the devices.
     """
@@ -155,7 +157,7 @@ def forward_pipeline(problem: Problem) -> ForwardPipeline:
 
 
 class _ForwardSearch:
-    """The search for the least interval; seconds of stages are kept."""
+    """The search for the least interval; the seconds of stages are kept."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.costs = problem, LayerCosts(problem)
@@ -167,7 +169,7 @@ class _ForwardSearch:
         self._features = [(one.input_elements + one.output_elements) * width * problem.batch for one in works]
 
     def found(self) -> ForwardPipeline:
-        """Bisect between the time of an even share and that of all on the fastest device."""
+        """The pipeline with the least interval, by bisection between 0 and an interval that any stage and transfer meets."""
         low, high = 0.0, self._longest()
         ends = self._within(high)
         if ends is None:
@@ -186,13 +188,13 @@ class _ForwardSearch:
         return self._made(ends)
 
     def _longest(self) -> float:
-        """Seconds in which any stage is computed, and any transfer done."""
+        """Upper bound on the seconds of any stage and any transfer."""
         stages = max(self._seconds(device, 0, self.layers) for device in range(len(self.devices)))
         pairs, cuts = range(len(self.devices) - 1), range(1, self.layers)
         return stages + max((self._send_seconds(one, one + 1, cut) for one in pairs for cut in cuts), default=0.0)
 
     def _within(self, seconds: float) -> list[int] | None:
-        """Ends of stages none of which takes longer; None where the devices are too few."""
+        """Ends of stages of which none, nor its transfer, takes longer than `seconds`; None where the devices are too few."""
         ends, begin = list[int](), 0
         for device in range(len(self.devices)):
             end = self._furthest(device, begin, seconds)
@@ -203,7 +205,9 @@ class _ForwardSearch:
         return None
 
     def _furthest(self, device: int, begin: int, seconds: float) -> int:
-        """The last place to which a device gets from one, within seconds and memory; `begin` where it gets nowhere."""
+        """The furthest end of a stage that begins at `begin` on a device, within `seconds` and memory; `begin` where it can hold
+        no layer.
+        """
         low, high = begin, self.layers
         while low < high:
             middle = (low + high + 1) // 2
@@ -217,17 +221,19 @@ class _ForwardSearch:
         return next((cut for cut in places if self._send_seconds(device, device + 1, cut) <= seconds), begin)
 
     def _fits(self, device: int, begin: int, end: int) -> bool:
+        """Whether layers begin to end - 1 fit on a device: their weights, and the largest layer's features."""
         needed = self._weights[end] - self._weights[begin] + max(self._features[begin:end], default=0.0)
         return bool(needed <= self.devices[device].memory_bytes)
 
     def _seconds(self, device: int, begin: int, end: int) -> float:
-        """Seconds of a group in a stage."""
+        """Seconds of a group in a stage of layers begin to end - 1."""
         key = self.costs.kind_of_device(device), begin, end
         if key not in self._known:
             self._known[key] = self._stage_seconds(device, begin, end)
         return self._known[key]
 
     def _stage_seconds(self, device: int, begin: int, end: int) -> float:
+        """Those seconds, computed anew."""
         accelerator, samples = self.devices[device], self.problem.batch
         if isinstance(accelerator, FieldProgrammableGateArray) and self.costs.streams(device):
             works = self.costs.works[begin:end]
@@ -237,14 +243,15 @@ class _ForwardSearch:
         return self.costs.stage_seconds(device, np.arange(begin, end), samples, "forward")
 
     def _send_seconds(self, device: int, target: int, cut: int) -> float:
-        """Seconds in which a group goes from one device to another, behind so many layers."""
+        """Seconds of a transfer of a group between two devices, at a cut."""
         return self.problem.cluster.transfer_seconds(device, target, self._sent_bytes(cut))
 
     def _sent_bytes(self, cut: int) -> float:
+        """Bytes of a group that cross a cut."""
         return float(self.costs.cut_bytes[cut]) * self.problem.batch
 
     def _made(self, ends: list[int]) -> ForwardPipeline:
-        """The pipeline of these ends, on the devices that have layers."""
+        """The pipeline whose stages have these ends, on the devices that have layers."""
         used = [(device, *own) for device, own in enumerate(pairwise([0, *ends])) if own[1] > own[0]]
         stages = []
         for number, (device, begin, end) in enumerate(used):

@@ -1,8 +1,9 @@
-"""Least energy: plans judged by the joules of an iteration, or by joules times seconds, and under a cap of power.
+"""Least energy: plans judged by the joules of an iteration, or by joules times seconds, and under a cap on power.
 
-Devices that a plan leaves out draw nothing: more of them are sooner done, fewer idle less. Where a planner uses all that it is
-given, or looks at few plans on fewer, the first 1, 2, 4, ... of the devices are searched, too. Beside these stands the plan that
-is searched for its seconds alone, so that no answer is worse by its objective than that one.
+Devices that a plan leaves out draw nothing: with more devices an iteration ends sooner, with fewer less is drawn while idle.
+Where a planner uses all that it is given, or looks at few plans on fewer, the first 1, 2, 4, ... of the devices are searched,
+too. Beside these stands the plan that is searched for its seconds alone, so that no answer is worse by its objective than that
+one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class DeviceChoice(Note):
     """The number of devices that an answer is on, among those that were searched.
 
     chosen_for: what it has least of, in words; devices: how many it is on
-    judged: of the best plan on each number of devices that has one: devices, iteration_seconds, joules, watts
+    judged: of the best plan on each number of devices that has one, by name: devices, iteration_seconds, joules, watts
     """
 
     chosen_for: str
@@ -45,10 +46,11 @@ def plan_by(
     budget: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Result:
-    """The best plan by the objective of a request, within its power; its problem is on the devices that it was searched on.
+    """The best plan by the objective of a request, within its power; the answer's problem is on the devices that it was searched
+    on.
 
-    Arguments as in `plan_over_stacks`, which answers where seconds alone decide. An interrupt ends the searches with the best so
-    far, which is marked.
+    Arguments as of `plan_over_stacks`, which answers where seconds alone decide. An interrupt ends the searches with the best
+    plan so far, which is marked.
     Raises ValueError where the power of a device is not known, PowerExceededError where no plan that was found stays within the
     power, InfeasiblePlanError where an idle device draws more, and what the planner raises where it has no plan on any number of
     devices.
@@ -85,18 +87,21 @@ def plan_by(
 
 
 def device_counts(devices: int) -> list[int]:
-    """Numbers of devices that are searched: all, then powers of two below, falling."""
+    """Numbers of devices to search on, falling: all, then the powers of two below."""
     return sorted({min(devices, 1 << power) for power in range(devices.bit_length() + 1)}, reverse=True)
 
 
 def _energy(result: Result) -> Energy:
+    """The energy of a result's plan, whose devices' power is known."""
     energy = result.outcome.energy
     assert energy is not None  # as the power of every device is known
     return energy
 
 
 def _told(judge: PlanJudge, found: Sequence[Result], interrupted: bool) -> Result:
-    """The best of the results, with what it was chosen among; of equal plans the one whose problem has the fewest devices."""
+    """The best of the results, with a note of what it was chosen among; of equal plans the one whose problem has the fewest
+    devices.
+    """
     of_count = dict[int, Result]()
     for one in sorted(found, key=lambda one: len(one.problem.cluster.devices)):
         known = of_count.setdefault(len(one.plan.devices), one)

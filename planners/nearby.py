@@ -27,17 +27,17 @@ from simulator import (
 )
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1")
-"""Schedule -> the one that is tried in its place, by planners that have both."""
+"""Schedules to try in place of a plan's own."""
 
 
 def search_nearby(
     result: Result, request: Request, *, seed: int = 0, progress: Callable[[int, str], None] = lambda done, text: None
 ) -> Result:
-    """The result, with what was replayed in searches for the next values of each decision that the request leaves open; where one
-    of these finds a faster plan, that is the answer.
+    """The result with plans replayed by further searches, one for each next value of each decision that the request leaves open;
+    if one of these finds a faster plan, that is the answer.
 
-    request, seed: of the search that found it
-    progress: called with searches done, and words for the one at work
+    request, seed: of the search that found the result
+    progress: called with the number of searches done, and words for the next one
     A search that does not apply, or finds no plan that fits, adds nothing; other errors as in `make_plan`.
     """
     replayed, request, best = dict(result.replayed), replace(request, runner_ups=False), result
@@ -57,14 +57,15 @@ def search_nearby(
 
 
 def _seconds(found: Result) -> float:
-    """What the plan was judged by; infinite for one that does not fit."""
+    """What the plan was judged by, in seconds; infinite for one that does not fit."""
     return found.judged if found.outcome.fits else inf
 
 
 def nearby(problem: Problem, plan: Plan, request: Request) -> Iterator[tuple[str, Request]]:
-    """Words and a request for each next value of a decision that the planner takes a request for, and this one leaves open.
+    """Words and a request for each next value of each decision that this request leaves open and the plan's planner takes a
+    request for.
 
-    Numbers that double and halve; degrees, and what ZeRO divides, the next below and above.
+    Numbers are halved and doubled; degrees and ZeRO stages take the next value below and above.
     """
     entry = planner_entry(plan.planner)
     microbatches, stages, chunks = len(plan.microbatches), len(plan.stages), plan.chunks
@@ -95,13 +96,13 @@ _Number = TypeVar("_Number", bound=int)
 
 
 def _neighbours(chosen: int, choices: tuple[_Number, ...]) -> Iterator[_Number]:
-    """The next below and the next above."""
+    """The next choice below the chosen one, and the next above; fewer at the ends."""
     below, above = [one for one in choices if one < chosen], [one for one in choices if one > chosen]
     yield from (*below[-1:], *above[:1])
 
 
 def replayed_beside(problem: Problem, plan: Plan, known: Container[str]) -> dict[Plan, Score]:
-    """Scores of the `changed` plans that can run, but for decisions of which another plan is known."""
+    """Scores of the `changed` plans that can run, without decisions of which another plan is known; known: names of these"""
     evaluate, found = Evaluator(problem), {}
     for decision, other in changed(problem, plan):
         if decision not in known:
@@ -113,10 +114,11 @@ def replayed_beside(problem: Problem, plan: Plan, known: Container[str]) -> dict
 
 
 def changed(problem: Problem, plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """A plan with one decision changed, and that decision as `runner_ups` calls it: the next values of what can be changed alone.
+    """Plans with one decision changed, each with the decision's name in `runner_ups`: the next values of what can be changed
+    alone.
 
-    Half and twice the micro-batches, the next ZeRO, one word of recomputation for all stages, the first and the last cut between
-    stages one place earlier and later (of a network of blocks a whole block); GPipe for 1F1B and back.
+    They have half and twice the micro-batches, the next ZeRO stages, another recompute policy for all stages, the first or the
+    last cut between stages one place earlier or later (for a network of blocks a whole block); GPipe for 1F1B and back.
     """
     if plan.order or plan.forward_sizes or not flushes(plan):
         return
@@ -141,7 +143,7 @@ def changed(problem: Problem, plan: Plan) -> Iterator[tuple[str, Plan]]:
 
 
 def _other_cuts(problem: Problem, plan: Plan) -> Iterator[tuple[int, ...]]:
-    """Ends of stages, of which the first or the last but one is at the place before or behind its own."""
+    """Ends of stages with the first, or the last but one, at the place before or behind its own."""
     if plan.splits:  # whose cuts are elsewhere
         return
     places, ends = cut_places(problem.workload), tuple(accumulate(len(stage.layers) for stage in plan.stages))

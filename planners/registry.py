@@ -1,4 +1,4 @@
-"""Registry: the planners by name, and the one call that plans."""
+"""Registry: the planners by name, and `make_plan`, which runs one."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ from simulator import (
 ENTRY_POINT_GROUP = "pipeplan.planners"
 
 SAME = 1.0 + 1e-6
-"""How far a planner's plan may be above the best that it replayed, as both are judged, to be its answer."""
+"""Seconds per second of the best plan that was replayed, as both are judged, up to which the planner's own plan is the answer."""
 
 MOST_LAYERS = 10_240
-"""Layers of a network at most: tables of layers by layers take four gigabytes then. A thousand blocks of GPT-2 have fewer."""
+"""Layers of a network, at most: tables of layers by layers then take four gigabytes. A thousand blocks of GPT-2 have fewer."""
 
 
 Values = Callable[[Problem, Request], Iterable[Any]]
-"""(problem, rest of the request) -> values of a decision, in the form of a request."""
+"""(problem, rest of the request) -> values of a decision that a search tries, in the form of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,11 @@ class PlannerEntry:
 
     build: Request -> planner
     summary: one line for `pipeplan list`
-    applicable: (problem, request) -> why the planner cannot plan that, or None if it can
+    applicable: (problem, request) -> why the planner cannot plan that, as a sentence, or None if it can
     options: what may be asked of it beside ALWAYS and PACED, by name: fields of a request, and options of its own
-    searches: decisions that it searches where a request leaves them open, with the values that it tries: the request for one of
-        these restricts its search, and never answers better. Every other request that it takes sets what it does not search.
-    by_default: whether it is compared with others where no planners are named, or of which problems
+    searches: decisions that it searches where a request leaves them open, with the values that it tries: a request for one of
+    these restricts its search, and should not answer better. Every other option that it takes sets what it does not search.
+    by_default: whether it is compared with others where no planners are named, or (problem) -> whether it is
     asynchronous: whether its plans may update with stale weights where no schedule is asked for
     """
 
@@ -104,7 +104,7 @@ class PlannerEntry:
             check_kind(f"option {name!r} of a planner", one, DeclaredOption)
 
     def is_default(self, problem: Problem) -> bool:
-        """Whether it is asked by default, where no planners are named."""
+        """Whether the planner is compared with others where no planners are named."""
         try:
             return bool(self.by_default(problem)) if callable(self.by_default) else bool(self.by_default)
         except ENDED:
@@ -115,11 +115,11 @@ class PlannerEntry:
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """Options that it takes but does not search: setting one may give a faster plan than its default."""
+        """Options that the planner takes but does not search: setting one may give a faster plan than its default."""
         return tuple(name for name in (*ALWAYS, *self.options) if name not in self.searches)
 
     def restrictions(self, problem: Problem, request: Request | None = None) -> Iterator[Request]:
-        """Requests with one more of the searched decisions fixed, each once, including those that it refuses."""
+        """Requests with one more of the searched decisions fixed, each once, including those that the planner refuses."""
         given = request or Request()
         for name, values in self.searches.items():
             if given.fixed(name) is None:
@@ -132,20 +132,27 @@ class PlannerEntry:
         return replace(request, options={**request.options, **own})
 
     def seconds(self, request: Request) -> float:
-        """Nominal seconds after which the evaluator ends its search: infinite where it paces itself, or nobody asks for any."""
+        """Nominal seconds after which the evaluator ends the search: infinite where the planner paces itself, or none are asked
+        for.
+        """
         return inf if "seconds" in self.options else float(request.asked("seconds") or inf)
 
     def planner(self, request: Request) -> Planner:
-        """The planner that a request asks for; ValueError as in `read`."""
+        """The planner for a request; ValueError as of `read`."""
         return self.build(self.read(request))
 
     def admits(self, problem: Problem, request: Request, plan: Plan) -> bool:
-        """Whether a plan that its search looked at may be its answer: as it was asked for, flushed where its plans are."""
+        """Whether a plan that the search looked at may be its answer: it keeps to the request, and is flushed where the planner's
+        plans are.
+        """
         stale = self.asynchronous if request.schedule is None else not schedule_families()[request.schedule].flush
         return (stale or flushes(plan)) and disobeyed(problem, request, plan) is None
 
     def reason(self, problem: Problem, request: Request) -> str | None:
-        """Why the planner cannot plan a problem and request, or None: an option that it lacks, or as `applicable` says."""
+        """Why the planner cannot plan a problem and request, as a sentence; None where it can.
+
+        It lacks an option that is asked for, the problem is none of those that are planned, or `applicable` says why.
+        """
         if not problem.trains:
             return (
                 f"it plans training, and precision {problem.precision!r} is of forward passes alone: plan --inference"
@@ -191,7 +198,7 @@ class PlannerEntry:
         return self.applicable(problem, request)
 
     def _unlike_directions(self, problem: Problem, request: Request) -> str | None:
-        """Why it plans no pipelines in opposite directions, if these are asked for; None where it may."""
+        """Why the planner has no pipelines in opposite directions, if the request asks for these; None where it may."""
         if request.schedule is None or schedule_families()[request.schedule].placement != "bidirectional":
             return None
         tried = {name: one.searches.get("schedule") for name, one in planner_entries().items()}
@@ -204,7 +211,7 @@ class PlannerEntry:
         )
 
     def _unlike_stack(self, problem: Problem, request: Request) -> str | None:
-        """Why the problem's stack runs none of its plans, or none that is asked for; None where it may."""
+        """Why the problem's stack runs none of the planner's plans, or not the schedule asked for; None where it may."""
         stack, runs = problem.stack, problem.stack.runs
         if "zero" not in self.options and 0 not in runs.zero and len(problem.cluster.devices) > 1:
             return f"its replicas divide nothing, and {stack.title} runs ZeRO {', '.join(map(str, runs.zero))} alone"
@@ -217,7 +224,7 @@ class PlannerEntry:
         return None
 
     def _unlike_recomputation(self, problem: Problem, request: Request) -> str | None:
-        """Why its stages cannot run again what is asked for, or None."""
+        """Why the planner's stages cannot recompute as asked for; None where they can, or nothing is asked for."""
         if request.recompute is None:
             return None
         if RECOMPUTE not in self.options and request.recompute != problem.recompute:
@@ -237,7 +244,9 @@ class PlannerEntry:
 
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """A function or class of a room of `planners`, loaded when it is first called: one planner's search needs no other's code."""
+    """A function or class of a room of `planners`, loaded when it is first called, so that one planner's search loads no other's
+    code.
+    """
 
     module: str
     name: str
@@ -248,7 +257,7 @@ class _Later:
 
 
 def _later_searches(module: str, *names: str, function: str = "searched") -> dict[str, Values]:
-    """Of each name the values that a function (problem, request) of that module says."""
+    """By name of a decision, its `Values`, as a function (problem, request) -> values by name of that module says them."""
     searched = _Later(module, function)
 
     def of(name: str) -> Values:
@@ -266,6 +275,7 @@ _order_search = _Later("modern.order_search", "OrderSearch")
 
 
 def _for_data_parallel(problem: Problem, request: Request) -> str | None:
+    """Why data parallelism cannot run the schedule asked for; None where it can."""
     if request.schedule is not None and not schedule_families()[request.schedule].flush:
         return f"data parallelism updates synchronously; schedule {request.schedule!r} never flushes"
     if request.schedule is not None and schedule_families()[request.schedule].chunks > 1:
@@ -274,6 +284,7 @@ def _for_data_parallel(problem: Problem, request: Request) -> str | None:
 
 
 def _for_pipedream(problem: Problem, request: Request) -> str | None:
+    """Why PipeDream cannot plan a problem and request; None where it can."""
     if request.schedule not in (None, "1f1b-rr"):
         return f"PipeDream runs 1f1b-rr, not {request.schedule!r}; pipedream-flush runs its partition synchronously"
     reason: str | None = _no_tree(problem)
@@ -281,6 +292,7 @@ def _for_pipedream(problem: Problem, request: Request) -> str | None:
 
 
 def _for_pipedream_flush(problem: Problem, request: Request) -> str | None:
+    """Why flushed PipeDream cannot plan a problem and request; None where it can."""
     family = schedule_families()[request.schedule or "1f1b"]
     if not family.flush or family.placement != "straight":
         stages = f"one stage per {problem.device_word}"
@@ -298,6 +310,7 @@ def _for_brute_force(problem: Problem, request: Request) -> str | None:
 
 
 def _these(*values: Any) -> Values:
+    """Values of a decision that are the same for every problem."""
     return lambda problem, request: values
 
 
@@ -332,6 +345,7 @@ _UNEQUAL = {
 
 
 def _unequal(name: str, summary: str) -> PlannerEntry:
+    """The entry of a planner of unequal micro-batches."""
     sizes = _Later("unequal.planners", "unequal_sizes")
     return PlannerEntry(
         lambda request: sizes(request, name),
@@ -344,18 +358,19 @@ def _unequal(name: str, summary: str) -> PlannerEntry:
 
 
 def _joint(request: Request) -> Planner:
-    """The joint search, with the planners whose plans it begins with."""
+    """The joint search, with the planners whose plans it begins with (PARTS)."""
     search: Planner = _Later("joint.joint_search", "JointSearch")(request, tuple(map(_part, PARTS)))
     return search
 
 
 PARTS = "data-parallel", "large", "mixed", "pipedream-flush", "bapipe"
-"""Planners whose plans the joint search begins with, as far as they apply: PipeDream's partition of networks that neither `large`
-nor `mixed` plans, BaPipe's of those whose layers stream on boards."""
+"""Planners whose plans the joint search begins with, as far as they apply: PipeDream's partition for networks that neither
+`large` nor `mixed` plans, BaPipe's for those whose layers stream on boards.
+"""
 
 
 def _part(name: str) -> Callable[[Problem, Request], Planner | None]:
-    """(problem, request) -> the planner of that name, or None where it is none for the network or for what is asked for."""
+    """(problem, request) -> the planner of that name, or None where the joint search does not begin with it."""
 
     def made(problem: Problem, request: Request) -> Planner | None:
         entry, streams = PLANNERS[name], any(device.streams for device in problem.cluster.devices)
@@ -526,7 +541,8 @@ def planner_entries() -> dict[str, PlannerEntry]:
 
 
 def as_entry(made: object) -> PlannerEntry:
-    """An entry; or a planner `(problem, evaluate, rng) -> Plan`, or a class of planners made of a Request, for any problem.
+    """The entry of a planner that is given itself: an entry; a function `(problem, evaluate, rng) -> Plan`; or a class of
+    planners made of a Request. The latter two apply to any problem.
 
     Further parameters, of the function or of the class, are its options. TypeError for anything else.
     """
@@ -546,13 +562,13 @@ def _for_any(problem: Problem, request: Request) -> str | None:
 
 
 def _unheard(problem: Problem, request: Request) -> str | None:
-    """What is asked for of a planner that is a function, which is not told of it."""
+    """Why a planner that is a function cannot take what is asked for: it is not told of it. None where nothing is."""
     asked = [name for name in ALWAYS if getattr(request, name) is not None]
     return f"it is a function, which hears no {asked[0]}; a class of planners is made of the request" if asked else None
 
 
 def _made(made: Callable[..., Any], declared: Mapping[str, DeclaredOption], request: Request) -> Planner:
-    """The planner of a request; options of the request's schedule are not the planner's."""
+    """The planner that a function or a class makes for a request; options of the request's schedule are not given to it."""
     own = {name: value for name, value in request.options.items() if name in declared}
     options = read_options(declared, own, "the planner")
     if isinstance(made, type):
@@ -561,7 +577,7 @@ def _made(made: Callable[..., Any], declared: Mapping[str, DeclaredOption], requ
 
 
 def named_planner(asked: str | Callable[..., Any] | PlannerEntry) -> tuple[str, PlannerEntry]:
-    """A planner by its name, or one that is a function, a class or an entry, with what it is called; errors in one line."""
+    """The name and the entry of a planner: given by its name, or as of `as_entry`; ValueError in one line for anything else."""
     if isinstance(asked, str):
         return asked, planner_entry(asked)
     try:
@@ -574,7 +590,7 @@ def named_planner(asked: str | Callable[..., Any] | PlannerEntry) -> tuple[str, 
 
 
 def planner_entry(name: str) -> PlannerEntry:
-    """The planner of that name; ValueError with the choices if there is none."""
+    """The entry of the planner of this name; ValueError with the choices if there is none."""
     entries = planner_entries()
     if name not in entries:
         raise ValueError(unchosen("planner", name, sorted(entries)))
@@ -591,16 +607,17 @@ def make_plan(
     progress: Callable[[Progress], None] | None = None,
     beat: float = inf,
 ) -> Result:
-    """Plan a problem.
+    """Plan a problem: run one planner's search and return its result.
 
-    planner: its name, or a planner itself, as in `as_entry`
+    planner: its name, or a planner itself, as of `as_entry`
     budget: evaluations after which the best plan so far is the answer; None for no limit
-    beat: seconds of an iteration of another answer, as the request judges plans; one that is not below them is a NotFasterError
     progress: called at every improvement
-    Raises ValueError for an unknown planner, InapplicablePlannerError for one that cannot plan this problem,
-    InfeasiblePlanError if it finds no plan, other ValueErrors for bad input, and PlannerFailedError for whatever else stops it:
-    planners come from other packages, too.
-    UndercutBoundError is a fault of this program's, as in `simulator.simulate`.
+    beat: seconds of an iteration of another answer, as the request judges plans; NotFasterError is raised for a plan that is not
+    below
+    Raises ValueError for an unknown planner, InapplicablePlannerError for one that cannot plan this problem, InfeasiblePlanError
+    if it finds no plan, other ValueErrors for bad input, and PlannerFailedError for whatever else stops it: planners come from
+    other packages, too.
+    UndercutBoundError is a fault of this program's, as of `simulator.simulate`.
     """
     asked = request or Request()
     check_whole("seed", seed, 0, MOST_SEED)
@@ -637,11 +654,13 @@ def make_plan(
 
 
 MOST_TOLD = 6
-"""Planners that a line about one that does not apply names."""
+"""Planners, at most, that a message about one that does not apply names."""
 
 
 def others_told(problem: Problem, request: Request, planner: str) -> str:
-    """What a line about a planner that does not apply ends in: others that take the same question; "" where none does."""
+    """The end of a message about a planner that does not apply: other planners that take the same question; "" where none
+    does.
+    """
     entries = planner_entries().items()
     others = [name for name, one in entries if name != planner and one.reason(problem, request) is None]
     more = len(others) - MOST_TOLD
@@ -650,7 +669,10 @@ def others_told(problem: Problem, request: Request, planner: str) -> str:
 
 
 class NotFasterError(Exception):
-    """What a search found is not below the seconds that it was to beat: the plan, its score, and what the search took."""
+    """Error of a search whose plan is not below the seconds that it was to beat.
+
+    plan, score: what it found; evaluations, planning_seconds: what the search took
+    """
 
     def __init__(self, plan: Plan, score: Score, evaluations: int, planning_seconds: float) -> None:
         super().__init__(f"the plan takes {score.iteration_seconds:.4g} s")
@@ -659,9 +681,9 @@ class NotFasterError(Exception):
 
 
 def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Result:
-    """Run a search to its end, its budget, or an interrupt, and replay what it found on the reference engine.
+    """Run a search to its end, its budget, or an interrupt, and replay its plan on the reference engine.
 
-    A plan whose score is known and not below what it is to beat is not replayed again: a NotFasterError.
+    NotFasterError for a plan whose score is known and not below what it is to beat: it is not replayed again.
     Raises what the planner raises, and InfeasiblePlanError for a plan that cannot run; KeyboardInterrupt or InfeasiblePlanError
     if it stops before any plan that fits.
     """
@@ -711,7 +733,7 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
 
 
 def _best_judged(plan: Plan, evaluate: Evaluator) -> Plan:
-    """A planner's plan; where a judge finds one that it replayed clearly the better one, that."""
+    """The planner's plan; or the best that it replayed, where a judge finds that clearly better."""
     if evaluate.judge is None or evaluate.best is None:
         return plan
     with suppress(BudgetSpent):
@@ -722,7 +744,7 @@ def _best_judged(plan: Plan, evaluate: Evaluator) -> Plan:
 
 
 def _judged(outcome: Outcome, evaluate: Evaluator) -> float:
-    """What an answer counts as; PowerExceededError where it draws more power than it may."""
+    """Seconds as which an answer counts; PowerExceededError where it draws more power than allowed."""
     judge = evaluate.judge
     if judge is None:
         return outcome.iteration_seconds
@@ -733,7 +755,7 @@ def _judged(outcome: Outcome, evaluate: Evaluator) -> float:
 
 
 def _proof(evaluate: Evaluator, ended: str) -> Proof:
-    """The proof that the planner declared, if its search was not cut short; ended: by what it was."""
+    """The proof that the planner declared, or why there is none; ended: what cut the search short, empty if nothing did"""
     if ended:
         return Proof(reason=f"{ended}, this is the best so far")
     if evaluate.judge is not None:

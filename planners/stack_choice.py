@@ -1,4 +1,4 @@
-"""Stack choice: a planner's search for each of several stacks, and the fastest answer of all."""
+"""Stack choice: a planner's search under each of several stacks, and the fastest answer of all."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from planners.search.result import Proof, Result, RunnerUp
 from simulator import InfeasiblePlanError, Plan, PlanNotRunError, Problem, Score, kept_with_its_first, lower_bound
 
 Refusal = InapplicablePlannerError | InfeasiblePlanError
-"""Why there is no plan under a stack."""
+"""Errors that say why there is no plan under a stack."""
 
 NOT_RUN = (InapplicablePlannerError, PlanNotRunError)
-"""Refusals by the stack itself, which runs no plan of the planner; under the others no plan fits into memory."""
+"""Errors of a stack that runs no plan of the planner; other refusals say that no plan fits into memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class StackChoice(Note):
     """The stack that an answer is for, among those that were searched.
 
     stack: its name
-    stack_seconds: per stack the seconds of an iteration of the best plan under it; None where there is none
+    stack_seconds: by stack, seconds of an iteration of the best plan under it; None where there is none
     """
 
     stack: str
@@ -36,10 +36,10 @@ class StackChoice(Note):
 
 
 def stacks_that_run(problem: Problem) -> tuple[Stack, ...]:
-    """The stacks by name, but `generic`, that can run plans of a problem.
+    """All stacks but `generic` that can run plans of a problem.
 
-    Frameworks that stacks describe train transformers, and seconds that were measured are of no other one: a network without
-    blocks, or with measured layers, has none. A file that cannot be read is named on stderr and left out.
+    Frameworks that stacks describe train transformers, and measured seconds are those of one framework: a network without blocks,
+    or with measured layers, has none. A file that cannot be read is named on stderr and left out.
     """
     if not problem.workload.is_transformer:
         return ()
@@ -56,6 +56,7 @@ def stacks_that_run(problem: Problem) -> tuple[Stack, ...]:
 
 
 def _runs(problem: Problem, stack: Stack) -> bool:
+    """Whether the problem can be put under a stack."""
     try:
         problem.under(stack)
     except ValueError:
@@ -73,16 +74,18 @@ def plan_over_stacks(
     budget: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Result:
-    """Search under each of the stacks; the fastest plan that fits, for the stack that it is for.
+    """The fastest plan that fits, over searches under each of some stacks; the answer's problem is under the stack that it is
+    for.
 
-    problem: under any stack; the answer's problem is that of the stack it is for
-    stacks: searched by rising lower bound; none for the problem's own alone
-    seed, budget, progress: of every search, as in `make_plan`
-    A stack whose lower bound is not below the best plan so far is not searched, nor one under which no plan takes fewer seconds
-    or bytes than under another that was: the other's best plan is replayed. Where none of them runs any plan of this planner the
-    answer is for the problem's own stack, and a note says so. After an interrupt the answer is the best so far, and marked.
-    Raises as `make_plan` does; of stacks that all have no plan that fits, what the first of them says. Of a planner that does not
-    apply the error names those that do.
+    problem: under any stack
+    stacks: searched by rising lower bound; if empty, the problem's own alone
+    seed, budget, progress: of every search, as of `make_plan`
+    A stack whose lower bound is not below the best plan so far is not searched. Nor is one under which no plan takes fewer
+    seconds or bytes than under another that was searched: the other's best plan is replayed. Where none of them runs any plan of
+    this planner the answer is for the problem's own stack, and a note says so. After an interrupt the answer is the best so far,
+    and marked.
+    Raises as `make_plan` does; where no stack has a plan that fits, what the first of them says. The error of a planner that does
+    not apply names those that do.
     """
     search = _StackSearch(planner, request, seed, budget, progress)
     try:
@@ -94,7 +97,7 @@ def plan_over_stacks(
 
 
 def _over_stacks(search: _StackSearch, problem: Problem, stacks: Sequence[Stack]) -> Result:
-    """The answer of a search that has not begun."""
+    """The answer of a search that has not begun; arguments as of `plan_over_stacks`."""
     if not stacks:
         return search.plan(problem)
     under = [_under(problem, stack) for stack in dict.fromkeys(stacks)]
@@ -113,11 +116,14 @@ def _over_stacks(search: _StackSearch, problem: Problem, stacks: Sequence[Stack]
 
 @kept_with_its_first
 def _known_under(problem: Problem) -> dict[Stack, Problem]:
-    """The problem under stacks that were asked about, each made once: what is kept with one then serves every planner."""
+    """A problem under stacks that were asked about, by stack; each is made once, so that what is kept with it serves every
+    planner.
+    """
     return {}
 
 
 def _under(problem: Problem, stack: Stack) -> Problem:
+    """The problem under a stack."""
     known = _known_under(problem)
     if stack not in known:
         known[stack] = problem.under(stack)
@@ -133,9 +139,9 @@ def _least_seconds(problem: Problem) -> float:
 class _StackSearch:
     """One planner's searches under several stacks: made for one question, asked stack by stack, then for the answer.
 
-    asked: problems by the name of their stack; found: answers; refused: why there is none
+    asked: problems by the name of their stack; found: answers by it; refused: errors where there is none
     slower: lower bounds of stacks that were not searched
-    beaten: plans of stacks that were searched after a faster one was found
+    beaten: plans of stacks whose search did not beat one found before
     """
 
     planner: str | Callable[..., object] | PlannerEntry
@@ -151,12 +157,16 @@ class _StackSearch:
     interrupted: bool = False
 
     def plan(self, problem: Problem, beat: float = inf) -> Result:
+        """The answer under one stack; beat: seconds of another answer, as of `make_plan`"""
         return make_plan(
             self.planner, problem, self.request, seed=self.seed, budget=self.budget, progress=self.progress, beat=beat
         )
 
     def goes_on(self, problem: Problem, least: float) -> bool:
-        """Search under the problem's stack, unless no plan under it can beat what is found; False after an interrupt."""
+        """Search under the problem's stack, unless no plan under it can beat what is found; False after an interrupt, else True.
+
+        least: lower bound on the seconds of any plan under it
+        """
         name = problem.stack.name
         self.asked[name] = problem
         beat = min((one.judged for one in self.found.values() if one.outcome.fits), default=inf)
@@ -182,9 +192,10 @@ class _StackSearch:
         return not self.interrupted
 
     def _is_answered(self, problem: Problem, least: float) -> bool:
-        """Whether the search under another stack answers for this one, as every plan is as fast and as small there.
+        """Whether the search under another stack answers for this one, since every plan is at least as fast and small there.
 
-        Its best plan is told; where that does not fit into memory here, the least that any plan takes; where none did there, why.
+        The other's best plan is then replayed here and kept; where it does not fit here, the lower bound is; where none did
+        there, the error.
         """
         if PlanJudge.of(problem, self.request or Request()) is not None:
             return False
@@ -202,10 +213,11 @@ class _StackSearch:
         return quicker is not None
 
     def _is_nowhere_quicker(self, problem: Problem, other: str) -> bool:
+        """Whether no plan is faster or smaller under the problem's stack than under the stack of name `other`."""
         return problem.stack.is_nowhere_quicker(self.asked[other].stack, problem.cluster.kinds[0])
 
     def fastest(self) -> Result:
-        """The fastest answer that fits, or the fastest, with what the others came to."""
+        """The fastest answer that fits, or else the fastest, with notes and a runner-up of what other stacks came to."""
         name = min(self.found, key=lambda one: (not self.found[one].fits, self.found[one].judged))
         best, others = self.found[name], self._others(name)
         searched: list[Result | NotFasterError] = [*self.found.values(), *self.beaten.values()]
@@ -235,7 +247,7 @@ class _StackSearch:
         return dict(sorted(found.items(), key=lambda item: (not item[1][1].fits, item[1][1].iteration_seconds)))
 
     def on_its_own(self, problem: Problem) -> Result:
-        """The answer for the problem's own stack, as those that were searched run no plan of the planner."""
+        """The answer for the problem's own stack, where the stacks that were searched run no plan of the planner."""
         result, name = self.plan(problem), problem.stack.name
         words = ", no framework in particular" if name == GENERIC.name else ""
         text = f"stack {name}{words}: no plan of this planner runs under {', '.join(self.refused)}"
@@ -244,5 +256,6 @@ class _StackSearch:
 
 
 def _runner_up(chosen: str, problem: Problem, plan: Plan, score: Score) -> RunnerUp:
+    """The best plan under another stack, as a runner-up in the decision "stack"."""
     other, seconds, peak = problem.stack.name, score.iteration_seconds, score.peak_bytes
     return RunnerUp("stack", chosen, other, seconds, peak, plan.notation, problem, plan)

@@ -1,4 +1,6 @@
-"""Contract of a planner: what a search and its plan owe, on small problems; the tests of a plug-in call `check_planner`."""
+"""Contract of a planner: what every search and its plan must keep to, checked on small problems; tests of a plug-in call
+`check_planner`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ Asked = str | Callable[..., Any] | PlannerEntry
 
 
 def line(memory_gib: float = 16.0, speeds: tuple[float, ...] = (1.0, 1.0)) -> Cluster:
-    """GPUs of 10 TFLOP/s times their speed behind one switch, 10 GB/s each."""
+    """A cluster of GPUs behind one switch: 10 TFLOP/s times their speed, 10 GB/s links, `memory_gib` GiB each."""
     devices = tuple(
         GraphicsProcessor(f"gpu-{speed:g}", memory_gib * GIB, 500e9 * speed, {"fp32": 10e12 * speed})
         for speed in speeds
@@ -42,7 +44,7 @@ def line(memory_gib: float = 16.0, speeds: tuple[float, ...] = (1.0, 1.0)) -> Cl
 
 
 def small_problems() -> dict[str, Problem]:
-    """Problems that every search of this package ends in less than a second, by name."""
+    """Problems, by name, on which every search of this package ends in less than a second."""
     transformer = Gpt(2, 64, 2, vocabulary=512, sequence=32).workload()
     chains = {layers: workload_from_spec(f"chain:{layers}") for layers in (1, 3, 4, 5)}
     return {
@@ -56,11 +58,11 @@ def small_problems() -> dict[str, Problem]:
 
 
 def check_planner(asked: Asked, request: Request | None = None, *, every: int = 1) -> None:
-    """Try a planner on every one of `small_problems`, and its search on the first that it applies to.
+    """Check a planner's answers on all of `small_problems`, and its search on the first that it applies to.
 
-    request: what every search is asked for, beside what the contract asks for: an option that shortens it, say
-    every: of what it may be asked for only each so many-th is, where a search takes long
-    Raises AssertionError, with a note of planner and problem, for what the planner does not keep, and what its search raises.
+    request: options that every search is given, beside what the contract asks for, as one that shortens the search
+    every: of the requests that the contract makes, only every so many-th is tried, where a search takes long
+    Raises AssertionError, with a note of planner and problem, where the planner breaks the contract, and what its search raises.
     """
     searched = False
     for name, problem in small_problems().items():
@@ -79,7 +81,9 @@ def check_planner(asked: Asked, request: Request | None = None, *, every: int = 
 
 
 def check_result(problem: Problem, found: Result) -> None:
-    """Assert what every answer owes: a plan of the problem that fits, the same seconds on both engines, the problem's bound."""
+    """Assert what every answer must be: a plan of the problem that fits, with equal seconds on both engines, and the problem's
+    bound.
+    """
     plan = found.plan
     check_plan(problem, plan)
     assert found.outcome.fits, "its plan does not fit"
@@ -95,7 +99,10 @@ def check_result(problem: Problem, found: Result) -> None:
 
 @dataclass(frozen=True)
 class _Case:
-    """A planner, a problem that it applies to, and what every search is asked for."""
+    """A planner on a problem that it applies to.
+
+    request: options of every search; every: as of `check_planner`; heard: improvements of the free search
+    """
 
     asked: Asked
     problem: Problem
@@ -113,7 +120,7 @@ class _Case:
 
     @cached_property
     def free(self) -> Result:
-        """The search that nothing hinders; its improvements are heard."""
+        """The result of a search without budget or interrupt."""
         return make_plan(self.asked, self.problem, self.request, progress=self.heard.append)
 
 
@@ -123,7 +130,9 @@ def _check_search(case: _Case) -> None:
 
 
 def _repeats_itself(case: _Case) -> None:
-    """The same seed finds the same plan after as many evaluations, which as large a budget does not cut short."""
+    """Assert that the same seed finds the same plan after as many evaluations, and that a budget of so many does not cut it
+    short.
+    """
     free = case.free
     try:
         again = make_plan(case.asked, case.problem, case.request, budget=free.evaluations)
@@ -135,7 +144,7 @@ def _repeats_itself(case: _Case) -> None:
 
 
 def _says_what_does_not_fit(case: _Case) -> None:
-    """Devices of 64 KiB hold nothing: one line names the planner."""
+    """Assert that on devices of 64 KiB the planner refuses in one line that names it."""
     devices = tuple(replace(one, memory_bytes=2.0**16) for one in case.problem.cluster.devices)  # type: ignore[type-var]
     tiny = replace(case.problem, cluster=replace(case.problem.cluster, devices=devices))
     try:
@@ -149,7 +158,7 @@ def _says_what_does_not_fit(case: _Case) -> None:
 
 
 def _keeps_to_budgets(case: _Case) -> None:
-    """Fewer evaluations than the search needs are kept to, and what they cut short is not proven."""
+    """Assert that a smaller budget of evaluations is kept to, and that a search that it cuts short proves nothing."""
     free = case.free
     for budget in sorted({1, free.evaluations // 2, free.evaluations - 1} - {0, free.evaluations}):
         try:
@@ -166,7 +175,7 @@ def _keeps_to_budgets(case: _Case) -> None:
 
 
 def _ends_after_nominal_seconds(case: _Case) -> None:
-    """A planner that does not pace itself is ended after its first replay: a plan that fits, which proves nothing."""
+    """Assert that a planner that does not pace itself ends after its first replay, with a plan that fits and no proof."""
     if "seconds" in case.entry.options:
         return
     try:
@@ -183,7 +192,9 @@ def _ends_after_nominal_seconds(case: _Case) -> None:
 
 
 def _keeps_the_best_at_an_interrupt(case: _Case) -> None:
-    """Ctrl-C at the second improvement, or at the only one: a plan that fits, marked; before any plan the interrupt is raised."""
+    """Assert that an interrupt at the second improvement, or the only one, gives a plan that fits, marked; before any plan it is
+    raised.
+    """
     known = {step.iteration_seconds for step in case.free.history}
     heard: list[Progress] = []
 
@@ -213,11 +224,11 @@ ASKED: dict[str, tuple[Any, ...]] = {
     "context": (1, 2),
     "expert": (1,),
 }
-"""Values that may be asked for."""
+"""Values that the contract asks for, by option."""
 
 
 def _obeys(case: _Case) -> None:
-    """What is asked for is what the plan has, or is refused in one line; a part of what is searched is never better."""
+    """Assert that a plan is as asked for, or the request refused in one line, and that a restricted search is never better."""
     parts = [*case.entry.restrictions(case.problem, case.request)]
     asked = [case.request.fixing(name, value) for name, values in ASKED.items() for value in values]
     asked += [replace(case.request, schedule=name, microbatches=4) for name in _unlike_schedules()]
@@ -233,20 +244,20 @@ def _obeys(case: _Case) -> None:
 
 
 def _as_asked(problem: Problem, request: Request, found: Result) -> None:
-    """What is asked for is what the plan has, and what those have that may be told beside it."""
+    """Assert that an answer's plan, and all plans that were replayed for it, are as asked for."""
     for plan in (found.plan, *found.replayed):
         assert (unlike := disobeyed(problem, request, plan)) is None, unlike
 
 
 def _unlike_schedules() -> tuple[str, ...]:
-    """A schedule of each form."""
+    """One schedule family of each form."""
     families = schedule_families()
     forms = {(one.flush, one.placement, one.chunks, one.lanes): name for name, one in families.items()}
     return tuple(forms.values())
 
 
 def _found(asked: Asked, problem: Problem, request: Request | None) -> Result | None:
-    """The answer, or None where the planner refuses in one line."""
+    """The answer; None where the planner refuses, in one line."""
     try:
         return make_plan(asked, problem, request)
     except (InapplicablePlannerError, InfeasiblePlanError) as refused:
@@ -266,4 +277,4 @@ SEARCH_RULES = (
     _keeps_the_best_at_an_interrupt,
     _obeys,
 )
-"""What a search owes, in this order."""
+"""Rules that a search must keep to, in the order in which they are checked."""

@@ -66,25 +66,31 @@ Layers = Integers
 """Indices of the layers of a stage."""
 
 PARTITIONS = ("inter-layer", "coarse-grained", "stages and transfers")
-"""Ways to cut a pipeline of whole layers with one device per stage."""
+"""Rules by which pipelines of whole layers with one device per stage are cut."""
 
 INTRA_LAYER = "intra-layer"
-"""Way to cut a pipeline whose neighbouring stages may share a layer."""
+"""Rule by which neighbouring stages may share a layer."""
 
 EVENED, GRID, SPLIT = 64, 2000, 8
-"""Pipelines whose cuts are then sought inside layers; replays of all of them on grids of cuts; those whose cuts are moved on."""
+"""EVENED: pipelines whose cuts are then sought inside layers, at most; GRID: replays of all of them on grids of cuts; SPLIT:
+those whose cuts are moved on.
+"""
 
 STREAMED = ("1f1b-as", "fbp-as")
 CONFIRMED = 4
 """Plans of the ranking that are replayed on the reference engine."""
 
 CLEAR_DIFFERENCE = 0.01
-"""The rule and the simulation disagree if the rule's plan is slower than the best one by more than this share."""
+"""Share by which the rule's plan must be slower than the best one for the rule and the simulation to disagree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A plan of the search: where it comes from, its score, and its seconds on SimPy where it was confirmed."""
+    """A plan of the search.
+
+    origin: the partition rule or method that it comes from, in words; score: on the search's engine; confirmed_seconds: of its
+    replay on SimPy, None where it has none
+    """
 
     origin: str
     plan: Plan
@@ -93,7 +99,7 @@ class Candidate:
 
     @property
     def seconds(self) -> float:
-        """Iteration seconds: confirmed ones where there are any."""
+        """Seconds of an iteration, on SimPy where the plan was confirmed there."""
         return self.score.iteration_seconds if self.confirmed_seconds is None else self.confirmed_seconds
 
     @property
@@ -104,10 +110,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class RuleOfThumb:
-    """The choice of BaPipe's rule for the inter-layer partition, without simulation.
+    """The plan of BaPipe's rule, which takes the inter-layer partition and chooses the schedule by formula.
 
     reason: the condition that decided; formula_seconds: of the schedule's row in the paper's table, with F and B of the slowest
-        stage and SR of the slowest cut
+    stage and SR of the slowest cut
     candidate: the same plan, simulated
     """
 
@@ -119,7 +125,7 @@ class RuleOfThumb:
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """The whole search: every candidate that fits, the best one, and the rule's choice."""
+    """The whole search: the best plan, every candidate that fits (best first), and the rule's choice."""
 
     best: Candidate
     candidates: tuple[Candidate, ...]
@@ -127,7 +133,9 @@ class Exploration:
 
     @property
     def disagreement(self) -> str:
-        """One line where the simulation finds clearly better than the rule or refuses its plan, else empty."""
+        """A line that says where simulation finds a clearly faster plan than the rule, or refuses the rule's plan; empty where
+        they agree.
+        """
         rule, best = self.rule, self.best
         if not rule.candidate.score.fits:
             return (
@@ -145,7 +153,7 @@ class Exploration:
 
 @dataclass(frozen=True, slots=True)
 class BaPipe:
-    """BaPipe's explorer as a planner; the answer is never slower on SimPy than the other methods' plans that it contains."""
+    """BaPipe's explorer as a planner; its answer is never slower on SimPy than the other methods' plans that it contains."""
 
     request: Request = field(default_factory=Request)
     name: str = "bapipe"
@@ -161,8 +169,8 @@ def streams(problem: Problem) -> bool:
 
 
 def schedules(problem: Problem, request: Request) -> tuple[str, ...]:
-    """Families that the problem's hardware can run, and its stack if it runs any, BaPipe's own first; the requested one alone if
-    there is one.
+    """Schedule families to try: the requested one, else BaPipe's own for the problem's hardware, of these only what the stack
+    runs, if it runs any.
     """
     if request.schedule is not None:
         return (request.schedule,)
@@ -177,7 +185,9 @@ def schedules(problem: Problem, request: Request) -> tuple[str, ...]:
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
-    """Why BaPipe cannot plan a problem under a requested schedule, or None."""
+    """Why BaPipe cannot run the schedule that is asked for, as a sentence for the user; None where it can, or none is asked
+    for.
+    """
     wanted = request.schedule
     if wanted is None:
         return None
@@ -197,7 +207,9 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 def explore(
     problem: Problem, evaluate: Evaluator, rng: np.random.Generator, request: Request | None = None
 ) -> Exploration:
-    """Search, confirm and compare with the rule of thumb; InfeasiblePlanError, with numbers, if no plan fits."""
+    """All candidates that fit, the first few confirmed on SimPy, and the rule of thumb's choice; InfeasiblePlanError, with
+    numbers, if no plan fits.
+    """
     search = _Explorer(problem, evaluate, rng, request or Request(), "bapipe")
     ranking = search.ranking()
     return Exploration(ranking[0], ranking, search.rule_of_thumb())
@@ -210,7 +222,7 @@ OTHER_METHODS = (UNIFORM, FLUSHED_PIPEDREAM, "data parallelism")
 
 @dataclass(frozen=True, slots=True)
 class _Explorer:
-    """One search; everything that it remembers is the evaluator's."""
+    """One search; all that it remembers is kept by the evaluator."""
 
     problem: Problem
     evaluate: Evaluator
@@ -278,11 +290,12 @@ class _Explorer:
         return sorted((one for one in found if one.score.fits), key=lambda one: one.score.iteration_seconds)
 
     def _as_asked(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Those with the stages that are asked for."""
+        """The candidates with as many stages as are asked for."""
         return [one for one in candidates if self.request.stages in (None, len(one.plan.stages))]
 
     def pipelines(self, partitions: Sequence[tuple[Stage, ...]], beat: float = inf) -> Iterator[Candidate]:
-        """The best micro-batches of every schedule x balanced partition, and PipeDream's `partitions`.
+        """For each schedule, the best plan of each balanced partition, over numbers of micro-batches, and of PipeDream's
+        `partitions`.
 
         beat: seconds of a plan that fits; what is slower under any cuts may be left out
         """
@@ -310,7 +323,7 @@ class _Explorer:
                     yield self._candidate("PipeDream's partition", closest_to_fit(plans, self.evaluate))
 
     def _faster(self, schedule: str, order: tuple[int, ...], beat: float) -> list[int]:
-        """`_counts` with which some cuts may be no slower than `beat`."""
+        """The numbers of micro-batches of `_counts` with which some cuts may be no slower than `beat` seconds."""
         counts = self._counts(schedule, order)
         if beat == inf or not counts:
             return counts
@@ -318,7 +331,7 @@ class _Explorer:
         return [count for count, seconds in zip(counts, least, strict=True) if seconds <= beat]
 
     def _counts(self, schedule: str, order: tuple[int, ...]) -> list[int]:
-        """Numbers of micro-batches with which some cuts may have room on the devices of an order."""
+        """Numbers of micro-batches with which some cuts may fit into the memory of these devices."""
         counts, costs = microbatch_counts(self.problem, self.request, len(order)), self.evaluate.layer_costs
         if not may_have_room(costs, schedule, order, counts[-1]):
             return []  # of fewer, larger ones no stage holds less
@@ -330,7 +343,7 @@ class _Explorer:
         return [Plan(self.name, schedule, stages, equal_microbatches(self.problem.batch, count)) for count in counts]
 
     def _refusal(self, partitions: Sequence[tuple[Stage, ...]]) -> InfeasiblePlanError:
-        """The error where memory surely rules out every pipeline, with the numbers of the closest one."""
+        """The error for a problem where memory rules out every pipeline, with the numbers of the closest one."""
         costs, plans = self.evaluate.layer_costs, list(self._smallest())
         for schedule in schedules(self.problem, self.request):
             plans.extend(plan for stages in partitions for plan in self._replicated(schedule, stages))
@@ -339,7 +352,7 @@ class _Explorer:
         return refusal(self.name, self.problem, plans[closest], scores[closest])
 
     def _smallest(self) -> Iterator[Plan]:
-        """Pipelines of each schedule and order with the most micro-batches, whether they may have room or not."""
+        """Pipelines of each schedule and order of devices with the smallest micro-batches, whether they may fit or not."""
         for schedule in schedules(self.problem, self.request):
             for _, order in self._orders():
                 count = microbatch_counts(self.problem, self.request, len(order))[-1]
@@ -347,7 +360,7 @@ class _Explorer:
                 yield straight_plan(self.name, self.problem, schedule, cuts, order, count)
 
     def _straight(self, beat: float) -> Iterator[Candidate]:
-        """The fastest pipeline for each schedule; stages and transfers are weighed with its micro-batches and stages.
+        """The fastest pipeline of each schedule, over stages, cuts and micro-batches together (`fastest_straight`).
 
         beat: seconds of a plan that fits; slower pipelines may be left out
         """
@@ -359,13 +372,15 @@ class _Explorer:
                 yield found
 
     def _streamed(self) -> Iterator[Candidate]:
-        """The fastest pipeline of boards that stream, whose stages are no sum of layers; after moves of one cut by replays."""
+        """The fastest pipeline of boards that stream, for each schedule, after moves of single cuts by replays."""
         shapes = [shape for schedule in schedules(self.problem, self.request) for shape in self._shapes(schedule)]
         for plan in StreamedSearch(self.evaluate).fastest(self.name, shapes):
             yield self._candidate(PARTITIONS[2], self._after_moves(plan))
 
     def _split(self) -> Iterator[Candidate]:
-        """Pipelines of all schedules, rows of boards and numbers of micro-batches, the best by replays first, cut in layers."""
+        """Pipelines with cuts inside layers, made of the best pipelines of all schedules, rows of boards and numbers of
+        micro-batches.
+        """
         search, shapes = FractionSearch(self.evaluate, self.request), dict[Hashable, Plan]()
         replayed = self.evaluate.replayed
         whole = sorted(filter(self._may_be_split, replayed), key=lambda one: replayed[one].key)
@@ -379,7 +394,7 @@ class _Explorer:
             yield self._candidate(INTRA_LAYER, replace(found, planner=self.name))
 
     def _of_all_shapes(self) -> Iterator[Plan]:
-        """A pipeline of several stages, balanced, of each schedule, row of boards and number of micro-batches."""
+        """A balanced pipeline of each schedule, row of boards and number of micro-batches, of several stages."""
         for schedule in schedules(self.problem, self.request):
             for one in self._shapes(schedule):
                 if len(one.devices) > 1:
@@ -392,7 +407,9 @@ class _Explorer:
         return known and cuts_of(plan) is not None
 
     def _shapes(self, schedule: str) -> Iterator[StraightShape]:
-        """Boards or devices in each order, as many as are asked for, and micro-batches."""
+        """The shapes of a schedule: rows of devices in each order, of as many as are asked for, with each number of
+        micro-batches.
+        """
         orders = dict.fromkeys(order for _, order in self._orders())
         first = (order[:stages] for order in orders for stages in range(len(order), 0, -1))
         for devices in unlike_rows(self.problem, self.evaluate.layer_costs, (*first, *device_rows(self.problem))):
@@ -401,16 +418,16 @@ class _Explorer:
                     yield StraightShape(schedule, devices, count)
 
     def _after_moves(self, plan: Plan) -> Plan:
-        """A pipeline after the best moves of one cut anywhere between its neighbours, while replays become faster."""
+        """The pipeline after moves of single cuts anywhere between their neighbours, while replays become faster."""
         layers = len(self.problem.workload)
         return self._climbed(plan, lambda cuts, score: one_moved(cuts, layers))
 
     def _climbed(
         self, plan: Plan, moves: Callable[[list[int], Score], Iterable[Sequence[int]]], *, until_it_fits: bool = False
     ) -> Plan:
-        """A pipeline after the best of some moves of its cuts, again and again, while that one is better.
+        """The pipeline after the best of some moves of its cuts, again and again, while that one is better.
 
-        moves: (cuts, score of the plan that has them) -> other cuts; until_it_fits: and only while the plan does not fit
+        moves: (cuts, score of the plan that has them) -> other cuts; until_it_fits: stop once the plan fits
         """
         devices, count = [stage.devices[0] for stage in plan.stages], len(plan.microbatches)
         while not ((score := self.evaluate(plan)).fits and until_it_fits):
@@ -426,7 +443,7 @@ class _Explorer:
         return plan
 
     def _tight(self) -> Iterator[Candidate]:
-        """Pipelines that fit, whatever their balance."""
+        """Pipelines that fit, however unbalanced, for each schedule and order of devices."""
         for schedule in schedules(self.problem, self.request):
             for origin, devices in self._orders():
                 plan = tight_plan(self.name, self.evaluate, schedule, devices, self._counts(schedule, devices))
@@ -447,7 +464,9 @@ class _Explorer:
             yield self._candidate(origin, replace(plan, planner=self.name))
 
     def _uniform(self, beat: float, *, only_faster: bool) -> Iterator[Candidate]:
-        """The plan of uniform GPipe, where it exists; only_faster: where it is no slower than `beat`, as far as that is known."""
+        """The plan of uniform GPipe, if there is one; only_faster: if it is no slower than `beat` seconds, as far as that is
+        known
+        """
         uniform = UniformLayers(self.request)
         try:
             plan = (
@@ -461,14 +480,16 @@ class _Explorer:
             yield self._candidate(UNIFORM, replace(plan, planner=self.name))
 
     def confirm(self, one: Candidate) -> Candidate | None:
-        """The candidate with its seconds on SimPy where the problem has contention; None if it does not fit there."""
+        """The candidate with its seconds on the reference engine; None if it does not fit there."""
         score = self.evaluate.on_reference(one.plan)
         return replace(one, confirmed_seconds=score.iteration_seconds) if score.fits else None
 
     # ---- partitions ----
 
     def _orders(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Devices of the stages: in the cluster's order, from its other end where devices differ, and on some of them only."""
+        """Orders of devices, one device per stage, each with a label: in the cluster's order, reversed where devices differ, and
+        on some of them only.
+        """
         choices = device_choices(self.problem, self.evaluate.layer_costs)
         several = len(choices) > 1
         if streams(self.problem) and self.request.stages is None:  # fewer boards, too, are an order of their own
@@ -480,7 +501,9 @@ class _Explorer:
                 yield f"{label}, reversed", stage_devices(self.problem, "1f1b", self.request, devices[::-1])
 
     def cuts(self, devices: tuple[int, ...], count: int, rule: str) -> list[int] | None:
-        """Cuts by one of the first two of PARTITIONS; None where that is not called for, or cuts as the first one does."""
+        """Cuts by one of the first two of PARTITIONS; None where the second has no reason to differ from the first, or does
+        not.
+        """
         problem, stages, costs = self.problem, len(devices), self.evaluate.layer_costs
         layers, samples = len(problem.workload), -(-problem.batch // count)
         cuts = balanced_cuts(costs, range(layers + 1), devices, samples)
@@ -496,7 +519,7 @@ class _Explorer:
         return None if other == cuts else other
 
     def forward_seconds(self, devices: Sequence[int], samples: int) -> float:
-        """Forward seconds of an ideally balanced stage: what BaPipe allows a transfer."""
+        """Forward seconds of an ideally balanced stage, which BaPipe allows a transfer at most."""
         costs, layers = self.evaluate.layer_costs, np.arange(len(self.problem.workload), dtype=np.int64)
         return ideal_stage_seconds([costs.stage_seconds(device, layers, samples, "forward") for device in devices])
 
@@ -530,16 +553,19 @@ class _Explorer:
     # ---- plans ----
 
     def _candidate(self, origin: str, plan: Plan) -> Candidate:
+        """The candidate of a plan, with its score."""
         return Candidate(origin, plan, self.evaluate(plan))
 
     def _fitted(self, origin: str, plan: Plan) -> Iterator[Candidate]:
-        """The plan, and where it does not fit what becomes of it when layers move."""
+        """The candidate of a plan, and, where that exceeds memory, the one after its fullest stage has handed layers on."""
         yield self._candidate(origin, plan)
         if not self.evaluate(plan).fits and len(plan.stages) > 1:
             yield self._candidate(f"{origin}, memory-tuned", self._relieved(plan))
 
     def _relieved(self, plan: Plan) -> Plan:
-        """The fullest stage hands boundary layers to a neighbour while the memory that is missing shrinks, at the least cost."""
+        """The plan after its fullest stage has handed layers to a neighbour, each time at the least cost, while less memory is
+        missing.
+        """
         devices, layers = [stage.devices[0] for stage in plan.stages], len(self.problem.workload)
 
         def handovers(cuts: list[int], score: Score) -> Iterable[Sequence[int]]:
@@ -550,7 +576,9 @@ class _Explorer:
     # ---- the rule of thumb ----
 
     def rule_of_thumb(self) -> RuleOfThumb:
-        """BaPipe's choice by formula: schedule from what memory and links permit, micro-batches with the least formula time."""
+        """BaPipe's choice by formula: the schedule that memory and links permit, and the number of micro-batches with the least
+        formula seconds.
+        """
         problem, costs = self.problem, self.evaluate.layer_costs
         devices = stage_devices(problem, "1f1b", self.request)
         choices: list[tuple[float, str, str, int, list[int]]] = []
@@ -577,6 +605,7 @@ class _Explorer:
     def _by_rule(
         self, held: list[Layers], devices: Sequence[int], samples: int, count: int, forward: float, sending: float
     ) -> tuple[str, str]:
+        """The schedule by BaPipe's rule, and the condition that decided, in words."""
         if self.request.schedule is not None:
             return self.request.schedule, "requested"
         costs, (begin, last) = self.evaluate.layer_costs, np.array([[one[0], one[-1]] for one in held]).T
@@ -595,9 +624,9 @@ class _Explorer:
 def formula_seconds(
     schedule: str, stages: int, microbatches: int, forward: float, backward: float, sending: float
 ) -> float:
-    """Seconds per mini-batch by BaPipe's table; families that it does not list count as 1F1B without communication.
+    """Seconds of a mini-batch by BaPipe's table; families that it does not list count as 1F1B without communication.
 
-    forward, backward: F and B of a stage; sending: SR, one transfer
+    forward, backward: F and B of a stage; sending: SR, one transfer; all in seconds
     """
     both, sent = forward + backward, 2.0 * sending
     through = stages * both + (stages - 1) * sent * (schedule in ("1f1b-sno", "1f1b-so"))
@@ -605,9 +634,10 @@ def formula_seconds(
 
 
 def _handovers(bounds: Sequence[int], stage: int) -> Iterator[list[int]]:
-    """Cuts after a stage has handed its first layers to the stage before, or its last ones to the stage behind.
+    """Cuts after a stage has handed its first layers to the stage before it, or its last ones to the stage behind.
 
-    bounds: the cuts, and both ends. One layer, two, four, ...: enough to find a better partition, few enough to replay.
+    bounds: the cuts, with both ends. One layer, two, four, ... are handed on: enough to find a better partition, few enough to
+    replay.
     """
     for power in range((bounds[stage + 1] - bounds[stage] - 1).bit_length()):
         for bound, change in ((stage, 2**power), (stage + 1, -(2**power))):

@@ -31,12 +31,12 @@ from simulator import (
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Stages of contiguous layers on devices, without an order.
+    """Stages of contiguous layers on devices, without an order of ops.
 
     placement: order in which stages visit the devices, in one direction; devices: of the cluster, in the order of the placement
     cuts: layers before each boundary, as `simulator.stages_from_cuts` takes them
-    microbatches: of an iteration
-    recompute: of each stage, what it runs again
+    microbatches: number of them in an iteration
+    recompute: recompute policy of each stage
     """
 
     placement: Placement
@@ -52,7 +52,7 @@ class Layout:
 
 
 class LayoutCosts:
-    """Seconds and bytes of the layouts of one problem; tables of layers are filled on demand."""
+    """Seconds and bytes of the layouts of one problem; tables of layers are filled when first needed."""
 
     def __init__(self, costs: LayerCosts) -> None:
         self.costs, self.problem = costs, costs.problem
@@ -60,7 +60,9 @@ class LayoutCosts:
         self._stashes: dict[tuple[int, int, Recompute], StageStash] = {}
 
     def _seconds_before(self, device: int, samples: int, phase: Phase, again: Recompute) -> Floats:
-        """Seconds of one pass of the layers before each cut, or of those that run again, float64 [layers + 1]."""
+        """Seconds of one pass of all layers before each cut, or of what the policy `again` runs again of it, float64 [layers +
+        1].
+        """
         key = self.costs.kind_of_device(device), samples, phase, again
         if key not in self._seconds:
             seconds = self.costs.seconds(device, samples, phase) * self.costs.runs_again(again)
@@ -68,13 +70,13 @@ class LayoutCosts:
         return self._seconds[key]
 
     def samples(self, microbatches: int) -> int:
-        """Samples of the largest of so many micro-batches."""
+        """Samples of the largest of `microbatches` micro-batches."""
         return -(-self.problem.batch // microbatches)
 
     def least_seconds(self, layout: Layout) -> float:
-        """Lower bound on the seconds of all forwards and gradients under any order of a layout, if links share no channel.
+        """Lower bound on the seconds of all forwards and gradients under any order of a layout's ops, if links share no channel.
 
-        Of micro-batches that are unlike all are taken as the smallest. ValueError where `missing_bytes` is above 0.
+        Where micro-batches are unlike it takes all as the smallest. ValueError where `missing_bytes` is above 0.
         """
         larger = self.problem.batch % layout.microbatches
         if larger == 0:
@@ -84,12 +86,12 @@ class LayoutCosts:
         return max(float(load.max()), lower_bound(instance_of(smallest.schedule_problem(layout))))
 
     def _load(self, layout: Layout) -> Floats:
-        """Seconds that each device of a layout computes for one micro-batch, the largest, float64 [devices]."""
+        """Seconds that each device of a layout computes for its largest micro-batch, float64 [devices]."""
         passes = sum((self._of_stages(layout, one) + self._beside(layout, one) for one in _PHASES), self._again(layout))
         return np.bincount(layout.places, weights=passes).astype(np.float64)
 
     def missing_bytes(self, layout: Layout, spare: Sequence[float] = ()) -> float:
-        """Bytes by which the fullest device fails to hold one micro-batch of each of its stages; 0 where all do.
+        """Bytes by which the fullest device lacks room for one micro-batch of each of its stages; 0 where all have room.
 
         spare: bytes of each of the layout's devices that are to stay free
         """
@@ -98,9 +100,9 @@ class LayoutCosts:
         return float(np.max(least - self._room(layout, spare), initial=0.0))
 
     def schedule_problem(self, layout: Layout, spare: Sequence[float] = ()) -> ScheduleProblem:
-        """The ops of a layout; ValueError where `missing_bytes` is above 0.
+        """The ops of a layout to order, within the memory of its devices; ValueError where `missing_bytes` is above 0.
 
-        What a backward makes again is there while it runs: on each device the largest of it stays free.
+        What a backward makes again is there while it runs: on each device room for the largest of it stays free.
         """
         places = layout.places
         forward, back, weight = (self._of_stages(layout, one) + self._beside(layout, one) for one in _PHASES)
@@ -115,7 +117,7 @@ class LayoutCosts:
         return ops.problem(places, layout.microbatches, layout.recompute, self._room(layout, spare).tolist())
 
     def plan(self, planner: str, layout: Layout, schedule: Schedule) -> Plan:
-        """The plan of a layout with an order of its own."""
+        """The plan of a layout with its own order of ops."""
         stages = stages_from_cuts(
             layout.cuts, len(self.problem.workload), [(layout.devices[place],) for place in layout.places]
         )
@@ -129,10 +131,13 @@ class LayoutCosts:
         )
 
     def _bounds(self, layout: Layout) -> list[int]:
+        """The first layer of each stage, then the number of layers."""
         return [0, *layout.cuts, len(self.problem.workload)]
 
     def _of_stages(self, layout: Layout, phase: Phase, again: Recompute = "whole") -> Floats:
-        """Seconds of one pass of each stage over a micro-batch, or of the layers that run again; float64 [stages]."""
+        """Seconds of one pass of each stage over a micro-batch, or of what the policy `again` runs again of it, float64
+        [stages].
+        """
         bounds, samples = self._bounds(layout), self.samples(layout.microbatches)
         tables = {
             place: self._seconds_before(layout.devices[place], samples, phase, again) for place in set(layout.places)
@@ -141,11 +146,11 @@ class LayoutCosts:
         return np.array([tables[place][end] - tables[place][begin] for place, (begin, end) in ends])
 
     def _beside(self, layout: Layout, phase: Phase) -> Floats:
-        """Seconds of the framework in one pass of each stage, float64 [stages]."""
+        """Seconds that the framework takes in one pass of each stage, beside its layers, float64 [stages]."""
         return np.array([self.costs.pass_seconds(layout.devices[place], phase) for place in layout.places])
 
     def _again(self, layout: Layout) -> Floats:
-        """Seconds of what each stage runs again, float64 [stages]."""
+        """Seconds of what each stage runs again under its own policy, float64 [stages]."""
         again = np.zeros(len(layout.recompute))
         for word in {*layout.recompute} - {"none"}:
             chosen = np.array([one == word for one in layout.recompute])
@@ -153,13 +158,17 @@ class LayoutCosts:
         return again
 
     def _cut_bytes(self, layout: Layout) -> Floats:
-        """Bytes of a micro-batch that each stage takes in; the network's input is kept and sent by nobody."""
+        """Bytes of a micro-batch that each stage receives, float64 [stages]; 0 for the first, whose input nobody sends or
+        keeps.
+        """
         sizes = self.costs.cut_bytes[self._bounds(layout)[:-1]] * self.samples(layout.microbatches)
         sizes[0] = 0.0
         return sizes
 
     def _kept(self, layout: Layout) -> tuple[Floats, Floats, Floats]:
-        """Whole bytes of a micro-batch on each stage: kept from its forward, those that its weight gradient needs, made again."""
+        """Whole bytes of a micro-batch on each stage, float64 [stages] each: kept from its forward, needed by its weight
+        gradient, made again.
+        """
         ranges = zip(pairwise(self._bounds(layout)), layout.recompute, strict=True)
         found = np.array([self._stash(begin, end, word) for (begin, end), word in ranges])
         kept, made, _, longer, _ = found.T * self.samples(layout.microbatches)
@@ -174,7 +183,7 @@ class LayoutCosts:
         return self._stashes[key]
 
     def _room(self, layout: Layout, spare: Sequence[float]) -> Floats:
-        """Bytes that each of the layout's devices has for what its micro-batches keep, float64 [devices]."""
+        """Bytes of each of the layout's devices that are left for what its micro-batches keep, float64 [devices]."""
         most = np.zeros(len(layout.devices))
         held: list[list[tuple[int, int]]] = [[] for _ in layout.devices]
         _, _, made = self._kept(layout)

@@ -1,4 +1,6 @@
-"""Planners with orders of their own: `scheduler` for balanced stages, `modern` for stages that are searched with their order."""
+"""Planners that order the ops themselves: `scheduler` for stages balanced by seconds, `modern` for stages searched with their
+order.
+"""
 
 from __future__ import annotations
 
@@ -55,19 +57,21 @@ from simulator import (
 )
 
 TRIED: tuple[Placement, ...] = ("straight", "interleaved", "v")
-"""Placements that are tried where none is requested."""
+"""Placements to try where none is requested."""
 
 CLIMBS = ((8, 150), (2, 600))
-"""How many of the best layouts are improved, one group after the other, and by how many moves each, at most."""
+"""Groups of the best layouts that are improved, one after the other, each: how many layouts, and moves of each, at most."""
 
 WORK = 3 * 2**24
-"""Ops that list schedules place while layouts are compared, at most, those of AN_ORDER too: what is left then is not compared."""
+"""Ops that list schedules place while layouts are compared, at most, AN_ORDER per layout included; layouts after that are not
+compared.
+"""
 
 LARGEST = 64
-"""Where micro-batches are searched, the quick order of a layout is at most this part of WORK."""
+"""A quick order of a layout takes at most WORK / LARGEST ops where micro-batches are searched."""
 
 AN_ORDER = 2**15
-"""Ops that list schedules place in the time in which a quick order is begun and ended, however short it is."""
+"""Ops that list schedules place in the time that it takes to begin and end a quick order, however short it is."""
 
 FEW = 36
 """Partitions in all up to which every one is a layout to begin with."""
@@ -76,24 +80,27 @@ FINALISTS = 3
 """Layouts whose order is searched in full."""
 
 A_PART = 0.2
-"""Part of a finalist's seconds that the order of a layout gets which is the first for a request of one searched decision."""
+"""Share of a finalist's seconds of search that other layouts get: those that are first for a request of one searched decision."""
 
 BEGUN = 16
-"""The layouts that are begun for such a request beside those explored are compared in this part of WORK."""
+"""Layouts that are begun for such a request, beside those explored, are compared within WORK / BEGUN ops."""
 
 STEPS = (1, 2, 4, 8)
 """Layers by which a move shifts cuts."""
 
 LISTS, QUICK, FULL = 10, 0.0, 0.5
-"""List schedules of an order that is sought for while layouts are compared, and what asks for these; seconds of search for an
-order in the end."""
+"""LISTS: list schedules of a quick order; QUICK: the seconds that stand for a quick order; FULL: seconds of search for a
+finalist's order.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderBound(Note):
-    """How good the order of a plan's ops is known to be, updates left out and links uncontended.
+    """How good the order of a plan's ops is known to be, without updates and on links that share no channel.
 
-    orders_tried: in the whole search; order_proven: no order of these stages and micro-batches is shorter
+    orders_tried: in the whole search; order_seconds: of the plan's order; order_lower_bound_seconds: of any order of these stages
+    and micro-batches
+    order_proven: no order of these is shorter
     halves_assumed: the workload does not divide its backward passes, so half of each counts as the weights' gradient
     """
 
@@ -106,12 +113,12 @@ class OrderBound(Note):
 
 @dataclass(frozen=True, slots=True)
 class OrderSearch:
-    """The fastest order of ops, for stages balanced by seconds or, where `climbs`, for stages that are searched with it.
+    """Planner that searches the order of ops, for stages balanced by seconds or, where `climbs`, together with the stages.
 
     Layouts (placement, micro-batches, recomputation) are ranked by a few list schedules each; the cuts of the best are improved
     by moves that shift one cut or a run of them, or let a stage recompute or keep; the best few that their lower bound does not
-    rule out get a full search within the memory of their devices, and the problem's own options choose among these. Evaluations
-    are the layouts that are ranked, and the plans that are replayed.
+    rule out get a full search within the memory of their devices, and replays with the problem's own options choose among these.
+    Evaluations are the layouts that are ranked, and the plans that are replayed.
     """
 
     request: Request = field(default_factory=Request)
@@ -143,9 +150,10 @@ class OrderSearch:
         return fitting(self.name, best, evaluate)
 
     def explored_request(self, problem: Problem) -> Request:
-        """The request whose layouts are explored: if this one fixes one decision, the request that leaves it open.
+        """The request whose layouts are explored: where this one fixes a single searched decision, the same with that one left
+        open.
 
-        What is found for the one decision is so among what is found without it.
+        So what is found with the decision fixed is among what is found without.
         """
         asked = [name for name in DECISIONS if self.request.fixed(name) is not None]
         if not self.climbs or len(asked) != 1:
@@ -155,18 +163,18 @@ class OrderSearch:
         return open_ if self.request.fixed(asked[0]) in tried else self.request
 
     def parts(self, problem: Problem) -> Iterator[Request]:
-        """The requests for one decision more, of which each one's first layout is a finalist, too."""
+        """Requests with one more decision fixed; the best layout of each is a finalist, too."""
         for name, values in searched_together(problem, self.request).items() if self.climbs else ():
             yield from (self.request.fixing(name, value) for value in values)
 
     @property
     def seconds(self) -> float:
-        """Seconds of search that the order of a finalist gets."""
+        """Nominal seconds of search for the order of a finalist."""
         return float(self.request.asked("seconds") or FULL)
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
-    """Why an order cannot be searched for this problem and request, or None."""
+    """Why the planner cannot plan what is asked for, as a sentence for the user; None where it can."""
     if request.schedule is not None:
         return f"it makes an order of its own, not {request.schedule!r}"
     if any(device.streams for device in problem.cluster.devices):
@@ -184,14 +192,15 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 
 
 def _work_of(passes: int) -> int:
-    """Ops that the list schedules of a quick order of so many micro-batches of a stage place."""
+    """Ops that the list schedules of a quick order place; passes: micro-batches times stages"""
     return LISTS * 3 * passes
 
 
 def tried_counts(problem: Problem, stages: int, *, every: bool) -> list[int]:
-    """Numbers of micro-batches that are tried, rising: those that give each 1, 2, 3, 4, 6, 8, ... samples.
+    """Numbers of micro-batches to try, rising: those whose largest has 1, 2, 3, 4, 6, 8, ... samples, as far as a quick order
+    stays short.
 
-    every: of a batch of few samples all that other planners search
+    every: for a batch of few samples also all that other planners search
     """
     counts = counts_by_size(problem)
     if every and problem.batch <= FEW_SAMPLES:
@@ -201,7 +210,7 @@ def tried_counts(problem: Problem, stages: int, *, every: bool) -> list[int]:
 
 
 def searched(problem: Problem, request: Request) -> dict[str, list[int]]:
-    """The numbers of micro-batches that `scheduler` tries, where none is requested."""
+    """Values that `scheduler` tries, by the name of the decision, for decisions that the request leaves open."""
     placement = request.asked("placement") or "straight"
     stages = _stages(problem, request, request.chunks or USUAL_CHUNKS[placement])
     return {"microbatches": tried_counts(problem, stages, every=True)}
@@ -212,7 +221,7 @@ DECISIONS = ("microbatches", "stages", "chunks", "recompute", "placement")
 
 
 def searched_together(problem: Problem, request: Request) -> dict[str, tuple[Any, ...]]:
-    """By name of DECISIONS the values that `modern` tries; none where a request has fixed one of them."""
+    """Values that `modern` tries, by name of DECISIONS; none where a request fixes one of them."""
     if any(request.fixed(name) is not None for name in DECISIONS):
         return dict.fromkeys(DECISIONS, ())
     stages = one_a_device(problem)
@@ -227,17 +236,20 @@ def searched_together(problem: Problem, request: Request) -> dict[str, tuple[Any
 
 
 def _stages(problem: Problem, request: Request, chunks: int) -> int:
-    """The stages asked for, else so many a device as there are devices and layers for."""
+    """Number of stages: as asked for, else `chunks` per device on as many devices as there are layers for."""
     return request.stages or min(len(problem.cluster.devices), len(problem.workload) // chunks) * chunks
 
 
 class _Layouts:
-    """Layouts of one problem and what is known of them."""
+    """The layouts of one problem, with what is known of them.
+
+    orders: that were tried; work: ops that may still be placed to compare layouts
+    """
 
     def __init__(self, planner: OrderSearch, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> None:
         self.planner, self.problem, self.evaluate, self.rng = planner, problem, evaluate, rng
         self.costs = LayoutCosts(evaluate.layer_costs)
-        self.words = asked_policies(problem, planner.request)
+        self.policies = asked_policies(problem, planner.request)
         self.orders = 0
         self.work = WORK if planner.climbs else inf  # what does not climb compares all that it begins with
         self._values: dict[Layout, tuple[float, float]] = {}
@@ -245,7 +257,7 @@ class _Layouts:
         self._found: dict[Plan, tuple[Layout, FoundSchedule]] = {}
 
     def ranked(self) -> list[Layout]:
-        """Layouts to begin with and those that the best of them climb to, best first; BudgetSpent as in `value`."""
+        """Layouts to begin with and those that the best of them climb to, best first; raises BudgetSpent as `value`."""
         ranked = [*self.begin()]
         for layout in sorted(
             ranked, key=lambda one: one.microbatches
@@ -257,8 +269,10 @@ class _Layouts:
         return list(dict.fromkeys(ranked))
 
     def finalists(self, ranked: Sequence[Layout]) -> list[Layout]:
-        """Layouts whose order is searched in full, best first: FINALISTS in all, or where nothing climbs of each number of
-        micro-batches, so that what is found for a requested number is found where none is requested.
+        """Layouts whose order is searched in full, best first: the FINALISTS best, or where nothing climbs the best of each
+        number of micro-batches.
+
+        The latter so that what is found for a requested number is found where none is requested.
         """
         if self.planner.climbs:
             return [*ranked[:FINALISTS]]
@@ -266,7 +280,7 @@ class _Layouts:
         return [layout for at, layout in enumerate(ranked) if counts[:at].count(layout.microbatches) < FINALISTS]
 
     def best_of(self, layouts: Iterable[Layout], seconds: float, best: Plan | None) -> Plan | None:
-        """The fastest of a plan and those of layouts that may beat the best so far; None where there is none.
+        """The fastest of the plan `best` and the plans of layouts that may beat it; None where there are none.
 
         seconds: of the search for each order
         """
@@ -278,37 +292,38 @@ class _Layouts:
         return best
 
     def first_of_parts(self, parts: Sequence[Request], best: Plan | None) -> list[Layout]:
-        """The layouts that rank first for each of these requests, best first, but for those that cannot beat a plan."""
+        """The best layout of each of these requests, best first, without those that cannot beat the plan `best`."""
         score = self.evaluate(best) if best is not None and parts else None
         explored, self.work = [*self._values], inf
         first = [self._first(one, explored, score) for one in parts]
         return sorted(dict.fromkeys(filter(None, first)), key=self.value)
 
     def _first(self, asked: Request, explored: Sequence[Layout], best: Score | None) -> Layout | None:
-        """The layout that ranks first for a request, of those explored and those to begin with that may beat the best.
+        """The best layout of a request, of those explored and of those to begin with that may beat the score `best`; None where
+        there is none.
 
         How many of these are compared depends on the request alone.
         """
         found = [layout for layout in explored if self.meets(layout, asked)]
-        known, work, words = frozenset(found), WORK // BEGUN, asked_policies(self.problem, asked)
+        known, work, policies = frozenset(found), WORK // BEGUN, asked_policies(self.problem, asked)
         for shape in sorted(self._shapes(asked), key=self._estimate):
             if work <= 0 and not all(self.costs.missing_bytes(layout) for layout in found):
                 break
             stages = len(shape.cuts) + 1
             partitions = comb(len(self.problem.workload) - 1, stages - 1)
-            layouts = len(words) * (partitions if partitions <= FEW else 2)
+            layouts = len(policies) * (partitions if partitions <= FEW else 2)
             work -= layouts * (AN_ORDER + _work_of(shape.microbatches * stages))
             if best is not None and best.fits and self._least_share(shape) >= best.iteration_seconds:
                 continue
             found += [
                 layout
-                for layout in self._filled(shape, words)
+                for layout in self._filled(shape, policies)
                 if layout not in known and (best is None or self.may_beat(layout, best))
             ]
         return min(found, key=self.value, default=None)
 
     def meets(self, layout: Layout, asked: Request) -> bool:
-        """Whether a layout satisfies a request."""
+        """Whether a layout has the numbers, the recompute policy and the placement that a request asks for."""
         stages = len(layout.recompute)
         return (
             asked.counts_are(layout.microbatches, stages, stages // len(layout.devices))
@@ -317,7 +332,7 @@ class _Layouts:
         )
 
     def _estimate(self, shape: Layout) -> float:
-        """Seconds of a shape with equal stages, one micro-batch of which is a part of the least share."""
+        """Estimated seconds of a shape with equal stages, by which shapes are compared in turn."""
         return (
             pipelined(float(len(shape.devices)), 1.0, shape.microbatches)
             * self._least_share(shape)
@@ -325,7 +340,7 @@ class _Layouts:
         )
 
     def _least_share(self, layout: Layout) -> float:
-        """Seconds that the most loaded device of a layout has to do at least, wherever its cuts are."""
+        """Lower bound on the seconds of the most loaded device of a layout, wherever its cuts are."""
         batch, count = self.problem.batch, layout.microbatches
         kinds = {self.costs.costs.kind_of_device(device): device for device in layout.devices}.values()
         sizes = Counter(equal_microbatches(batch, count))
@@ -335,38 +350,40 @@ class _Layouts:
         return seconds / len(layout.devices) * (1.0 - 1e-9)
 
     def _network_seconds(self, device: int, samples: int) -> float:
-        """Seconds of all passes of the whole network over so many samples, layer by layer."""
+        """Seconds of all passes of the whole network over so many samples on a device."""
         return sum(
             float(self.costs.costs.seconds(device, samples, phase).sum())
             for phase in ("forward", "input_gradient", "weight_gradient")
         )
 
     def may_beat(self, layout: Layout, best: Score) -> bool:
-        """Whether a plan of a layout may be faster than one that fits: its lower bound is below that one's seconds."""
+        """Whether a plan of a layout may be faster than the one with score `best`: its lower bound is lower, or one of them does
+        not fit.
+        """
         if not best.fits or self.costs.missing_bytes(layout):
             return True
         return self.costs.least_seconds(layout) < best.iteration_seconds
 
     def plan_best(self) -> None:
-        """Replay a plan of the best layout so far, so that a search that ends here has an answer."""
+        """Replay a plan of the best layout so far, so that a search that is stopped has an answer."""
         best = min(self._values, key=self.value, default=None)
         if best is not None:
             self.plan(best, QUICK)
 
     def begin(self) -> Iterator[Layout]:
-        """Every placement, number of micro-batches and recomputation, with balanced cuts."""
-        words = self.words if self.planner.climbs else self.words[:1]
+        """Layouts to begin with: every placement, number of micro-batches and recompute policy, with balanced cuts."""
+        policies = self.policies if self.planner.climbs else self.policies[:1]
         for shape in self._shapes(self.planner.request):
-            yield from self._filled(shape, words)
+            yield from self._filled(shape, policies)
 
-    def _filled(self, shape: Layout, words: Sequence[Recompute]) -> Iterator[Layout]:
-        """Layouts of a shape, with balanced cuts, all of whose stages run the same again."""
+    def _filled(self, shape: Layout, policies: Sequence[Recompute]) -> Iterator[Layout]:
+        """Layouts of a shape with balanced cuts, each under one recompute policy for all stages."""
         for cuts in self._balanced(shape):
-            for word in words:
-                yield replace(shape, cuts=cuts, recompute=(word,) * (len(cuts) + 1))
+            for policy in policies:
+                yield replace(shape, cuts=cuts, recompute=(policy,) * (len(cuts) + 1))
 
     def _shapes(self, request: Request) -> Iterator[Layout]:
-        """Every placement and number of micro-batches of a request, without cuts: they are all 0."""
+        """Every placement and number of micro-batches of a request, as layouts without cuts (all are 0) and policies."""
         order = devices_in_order(self.problem)
         for placement in self._placements(request):
             chunks = request.chunks or USUAL_CHUNKS[placement]
@@ -377,7 +394,9 @@ class _Layouts:
                 yield Layout(placement, order[: stages // chunks], (0,) * (stages - 1), count, ())
 
     def _placements(self, request: Request) -> tuple[Placement, ...]:
-        """The requested placement, else those with the stages, and stages per device, asked for; `scheduler` takes the first."""
+        """The requested placement, else those of TRIED that have the stages, and stages per device, asked for; `scheduler` takes
+        the first.
+        """
         most = len(self.problem.cluster.devices)
         asked, chunks = request.asked("placement"), request.chunks
         if asked is not None:
@@ -399,7 +418,7 @@ class _Layouts:
         return [asked]
 
     def _balanced(self, layout: Layout) -> list[tuple[int, ...]]:
-        """All cuts where these are FEW; else those that balance seconds of both passes together, and what devices hold."""
+        """Cuts to begin with: all where these are FEW; else those that balance seconds, and those that balance bytes."""
         costs, layers = self.evaluate.layer_costs, len(self.problem.workload)
         devices = [layout.devices[place] for place in layout.places]
         if comb(layers - 1, len(devices) - 1) <= FEW:
@@ -417,7 +436,8 @@ class _Layouts:
         return list(dict.fromkeys(found))
 
     def value(self, layout: Layout) -> tuple[float, float]:
-        """Bytes that a device misses for one micro-batch, and seconds of a quick order; smaller is better.
+        """Rank of a layout, the least is the best: bytes that the fullest device lacks for one micro-batch, and seconds of a
+        quick order.
 
         Infinite seconds where the work is done; BudgetSpent where the budget allows no more than one replay.
         """
@@ -436,7 +456,7 @@ class _Layouts:
         return self._values[layout]
 
     def _share(self, layout: Layout) -> float:
-        """Part of the samples of a layout's micro-batches, all as large as the largest, that there are."""
+        """Samples of the batch per sample of as many micro-batches as large as the largest."""
         return self.problem.batch / (layout.microbatches * self.costs.samples(layout.microbatches))
 
     def order(self, layout: Layout, seconds: float, spare: Sequence[float] = ()) -> FoundSchedule:
@@ -448,7 +468,10 @@ class _Layouts:
         return found
 
     def climbed(self, layout: Layout, moves: int) -> Layout:
-        """A layout after so many random moves that improve it; one whose lower bound is no better gets no order."""
+        """The layout after `moves` random moves at most, of which those that improve it are kept.
+
+        A moved layout whose lower bound is no better gets no order.
+        """
         for _ in range(moves):
             if self.work <= 0:
                 break
@@ -458,7 +481,9 @@ class _Layouts:
         return layout
 
     def bound(self, layout: Layout) -> tuple[float, float]:
-        """Bytes that a device misses for one micro-batch, and seconds that no order undercuts."""
+        """Lower bound on `value`: bytes that the fullest device lacks for one micro-batch, and seconds that no order
+        undercuts.
+        """
         if layout not in self._bounds:
             missing = self.costs.missing_bytes(layout)
             self._bounds[layout] = (
@@ -468,13 +493,15 @@ class _Layouts:
         return self._bounds[layout]
 
     def _moved(self, layout: Layout) -> Layout | None:
-        """One cut or a run of cuts shifted, or one stage that recomputes otherwise; None where a stage gets no layer."""
+        """The layout with one cut or a run of cuts shifted, or another policy for one stage, at random; None where a stage gets
+        no layer.
+        """
         stages = len(layout.cuts) + 1
-        if len(self.words) > 1 and self.rng.random() < 1.0 / (1 + len(layout.cuts)):
+        if len(self.policies) > 1 and self.rng.random() < 1.0 / (1 + len(layout.cuts)):
             stage = int(self.rng.integers(stages))
-            others = [word for word in self.words if word != layout.recompute[stage]]
-            word = others[int(self.rng.integers(len(others)))]
-            return replace(layout, recompute=(*layout.recompute[:stage], word, *layout.recompute[stage + 1 :]))
+            others = [policy for policy in self.policies if policy != layout.recompute[stage]]
+            policy = others[int(self.rng.integers(len(others)))]
+            return replace(layout, recompute=(*layout.recompute[:stage], policy, *layout.recompute[stage + 1 :]))
         if stages == 1:
             return None
         first = int(self.rng.integers(stages - 1))
@@ -485,7 +512,10 @@ class _Layouts:
         return replace(layout, cuts=tuple(cuts)) if all(np.diff(bounds) > 0) else None
 
     def plan(self, layout: Layout, seconds: float) -> Plan | None:
-        """A layout with the best order of a search, within what its replay needs; None where no order can be."""
+        """The plan of a layout with the best order found, within what its replay needs of memory; None where no order fits.
+
+        seconds: of the search
+        """
         if self.costs.missing_bytes(layout):
             return None
 
@@ -503,12 +533,13 @@ class _Layouts:
             raise
 
     def _plan_of(self, layout: Layout, found: FoundSchedule) -> Plan:
+        """The plan of a layout with a found order."""
         plan = self.costs.plan(self.planner.name, layout, found.schedule)
         self._found[plan] = layout, found
         return plan
 
     def tell(self, plan: Plan) -> None:
-        """Record how good the order of a plan is known to be."""
+        """Note how good the order of a plan is known to be."""
         layout, found = self._found[plan]
         alike = self.problem.batch % layout.microbatches == 0
         bound = found.bound if alike else self.costs.least_seconds(layout)

@@ -1,1 +1,1 @@
-"""PipeDream: its partitioner, flushed and asynchronous."""
+"""PipeDream: its partitioner, and planners that run its partitions asynchronously or flushed."""

@@ -50,15 +50,15 @@ class StateTotals(NamedTuple):
 
 
 class LevelCosts(NamedTuple):
-    """One level of the cluster.
+    """One level of the cluster, with the seconds of slices on the level below.
 
     workers: components that it joins; below: those that the level below joins, 1 on the lowest
     straight: no stage has a second replica; transfers: activations take time between stages
-    inner: (rows, states), seconds of a slice i..j on one component of this level, by j; row i is without a limit of memory,
-        which only takes plans away; (0, 0) at the lowest level, where it is the difference of `StateTotals.seconds`
-    context: (workers + 1, workers + 1), how much is downstream of a last stage with m' of m workers, at [m, m']
+    inner: (rows, states), seconds of a slice i..j on one component of this level, by j; row i is without a limit of memory, which
+    only takes plans away; (0, 0) at the lowest level, where it is the difference of `StateTotals.seconds`
+    context: (workers + 1, workers + 1), index of how much is downstream of a last stage with m' of m workers, at [m, m']
     row: (contexts, states), the row of `inner` of slices that begin at i in a context
-    most: seconds of the whole network's pipeline above which slices need not be told apart; infinite where all are asked for
+    most: seconds of the whole network's pipeline above which slices need not be told apart; infinite where all are needed
     before, behind: `fewest_workers` within it, int64 [states + 1] each
     """
 
@@ -95,7 +95,7 @@ class VersionMemory(NamedTuple):
 
 
 class RowTables(NamedTuple):
-    """A(start..j, m) of one start, (states, workers + 1) each.
+    """A(i..j, m) of all slices with one first state i, (states, workers + 1) each.
 
     floor: running minimum of `best` over m
     split, last: int32; last state before the last stage (-1: one stage), and its replicas
@@ -197,7 +197,7 @@ def stage_bytes(
 
 @kernel(inner=True, error_model="numpy", borrows=True)
 def _position(predecessors: Integers, offsets: Integers, inner: int, outer: int) -> int:
-    """Where, in the rising list of states inside `outer`, the first one from `inner` on stands."""
+    """Index of the first state from `inner` on in the rising list of states inside `outer`."""
     low, high = offsets[outer], offsets[outer + 1]
     while low < high:
         middle = (low + high) // 2
@@ -250,7 +250,7 @@ def _fewest_replicas(form: int, compute: float, parameters: float, bandwidth: fl
 
 @kernel(error_model="numpy")
 def fewest_workers(form: int, network: StateTotals, level: LevelCosts) -> tuple[Integers, Integers]:
-    """Workers that every pipeline of a level within `LevelCosts.most` has at least, each int64 [states + 1].
+    """Lower bounds on the workers of any pipeline of a level within `LevelCosts.most` seconds, each int64 [states + 1].
 
     The first: for the states before each one; the second: for those from each one on; workers + 1: more than there are. Memory is
     left out, and that every worker has a place.
@@ -296,7 +296,9 @@ class _Row(NamedTuple):
 
 @kernel(inner=True, error_model="numpy", borrows=True)
 def _last_stage(of: _Row, state: int, total: int, replicas: int, cut: int, value: float) -> float:
-    """Seconds of a last stage behind `cut`; infinite where slower than `value`, or too large even if nothing enters it."""
+    """Seconds of a last stage behind state `cut`; infinite where it is slower than `value`, or too large even if nothing enters
+    it.
+    """
     network, held = of.network, of.held
     parameters = network.parameter_bytes[state] - network.parameter_bytes[cut]
     if held.tested:
@@ -311,9 +313,9 @@ def _last_stage(of: _Row, state: int, total: int, replicas: int, cut: int, value
 
 @kernel(inner=True, error_model="numpy", borrows=True)
 def _splits_of_a_chain(of: _Row, state: int, fewest: int, most: int, limit: Floats, begins: Integers) -> None:
-    """Splits of the slice up to `state` that are faster than `limit`, float64 [workers + 1], into the tables.
+    """Write into the tables the splits of the slice up to `state` that are faster than `limit`, float64 [workers + 1].
 
-    fewest, most: workers to look at
+    fewest, most: numbers of workers to try
     begins: int64 [workers + 1, workers + 1]; cuts of [m, m'] to begin with, and then those at which the last stage is fast enough
     """
     network, held, (best, floor, split, last) = of.network, of.held, of.row
@@ -351,7 +353,7 @@ def _splits_of_a_chain(of: _Row, state: int, fewest: int, most: int, limit: Floa
 
 
 class RowSlices(NamedTuple):
-    """Slices of states that begin at `start` and end before `stop`, of which those that end before `begin` are known."""
+    """Slices of states that begin at `start` and end before `stop`; those that end before `begin` are known already."""
 
     start: int
     begin: int
@@ -362,9 +364,9 @@ class RowSlices(NamedTuple):
 def solve_row(
     form: int, slices: RowSlices, network: StateTotals, level: LevelCosts, held: VersionMemory, row: RowTables
 ) -> None:
-    """A(start..j, m) for every j in [begin, stop) of some slices and m in 1..workers, into `row`, which has those before.
+    """Fill `row` with A(start..j, m) for every j in [begin, stop) and m in 1..workers; it has those before `begin` already.
 
-    Of values above `LevelCosts.most`, and of those that no pipeline over [start, stop) has within it, not all are found.
+    Values above `LevelCosts.most`, and those that no pipeline over [start, stop) has within it, may be missing.
     """
     start, begin, stop = slices
     seconds, output_bytes, parameter_bytes, copy_bytes, stash_bytes, predecessors, offsets = network
@@ -543,10 +545,11 @@ def solve_all_rows(form: int, network: StateTotals, level: LevelCosts, held: Ver
 
 @kernel(error_model="numpy")
 def furthest_states(form: int, devices: int, network: StateTotals, held: VersionMemory) -> Integers:
-    """The last state that the stages of the first m of all devices reach within memory, at most, int64 [devices + 1]; -1: none.
+    """Upper bound on the last state that the stages of the first m of all devices reach within memory, int64 [devices + 1]; -1:
+    none.
 
-    Of a chain, whose stages' weights and stashes only grow with their states. What enters a stage, copies of shared weights and
-    further copies of stages with replicas are left out, and so are levels: they only take plans away.
+    Only for chains, whose stages' weights and stashes only grow with their states. What enters a stage, copies of shared weights
+    and further copies of stages with replicas are left out, and so are levels: they only take plans away.
     """
     copies = copies_of(form, devices, held)
     states, furthest = len(network.seconds), np.full(devices + 1, -1)

@@ -1,13 +1,13 @@
-"""Partition for a flushed pipeline whose replicas split every micro-batch, by the memory that its own schedule takes.
+"""Flushed partition: PipeDream's partition by the memory of a flushed pipeline whose replicas split every micro-batch.
 
-PipeDream's cost, the seconds of the slowest stage or transfer, with the memory of one version of the weights and of the
-micro-batches that a flushed schedule has in flight. That number depends on the stages behind a stage, which the dynamic
-program from the input does not know; here it runs from the output, and its value is the fewest devices:
+The cost is PipeDream's, the seconds of the slowest stage or transfer; the memory is that of one version of the weights and of the
+micro-batches that a flushed schedule has in flight. That number depends on the stages behind a stage, which the dynamic program
+from the input does not know; here it runs from the output, and its value is the fewest devices:
 
     fewest(i, k) = min over j of  devices(i..j as the k-th stage from the end) + fewest(j, k - 1)
 
-where devices() is the least number of replicas with which the stage meets both a limit on its seconds and the memory. The
-least limit for which fewest(start, k) is within the devices, for some k, is found by bisection.
+where devices() is the least number of replicas with which the stage meets both a limit on its seconds and the memory. The least
+limit for which fewest(start, k) is within the devices, for some k, is found by bisection.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SLACK = 1.0 - 1e-9
 """Factor that covers the rounding of a sum of seconds."""
 
 PRECISION = 1e-3
-"""Relative width at which the bisection of the slowest stage's seconds ends."""
+"""Relative width of the interval at which the bisection of the slowest stage's seconds ends."""
 
 
 class FlushedPipeline(NamedTuple):
@@ -57,9 +57,10 @@ class FlushedPipeline(NamedTuple):
 
 
 def flushed_partition(table: StateTable, pipeline: FlushedPipeline) -> tuple[LevelStage, ...] | None:
-    """The partition with the fastest slowest stage, then the fewest stages; None if none fits into memory.
+    """The stages of the partition whose slowest stage is fastest; None if none fits into memory.
 
-    table: the network's costs at one micro-batch
+    table: the network's figures at one micro-batch
+    The fastest is found to PRECISION; of each limit on its way the partition with the fewest stages is taken.
     """
     found = _within(table, pipeline, inf)
     if found is None:
@@ -77,7 +78,7 @@ def flushed_partition(table: StateTable, pipeline: FlushedPipeline) -> tuple[Lev
 
 
 def _within(table: StateTable, pipeline: FlushedPipeline, limit: float) -> tuple[tuple[LevelStage, ...], float] | None:
-    """Stages that are no slower than `limit` and fit, and the seconds of the slowest; None if there are none."""
+    """Stages of which none is slower than `limit` seconds and all fit, and the seconds of the slowest; None if there are none."""
     fewest, following = _fewest_devices(totals_of(table, RING), pipeline, limit)
     counts = np.flatnonzero(fewest[:, 0] <= pipeline.devices)
     if len(counts) == 0:
@@ -100,6 +101,7 @@ def _within(table: StateTable, pipeline: FlushedPipeline, limit: float) -> tuple
 
 
 def _seconds(table: StateTable, pipeline: FlushedPipeline, stage: LevelStage) -> float:
+    """Seconds per micro-batch of a stage over its replicas."""
     compute, parameters = (
         slice_total(totals, stage.start, stage.stop) for totals in (table.seconds, table.parameter_bytes)
     )
@@ -118,9 +120,9 @@ def _microbatch_seconds(
 
 
 class _Slice(NamedTuple):
-    """A slice of states as one stage.
+    """Figures of a slice of states as one stage.
 
-    compute, parameters: seconds and bytes of weights; stash, entry: bytes per micro-batch; room: bytes beside the weights
+    compute: seconds; parameters: bytes of weights; stash, entry: bytes per micro-batch; room: bytes left beside the weights
     """
 
     compute: float
@@ -132,6 +134,7 @@ class _Slice(NamedTuple):
 
 @kernel(inner=True, error_model="numpy")
 def _slice_of(network: StateTotals, pipeline: FlushedPipeline, start: int, last: int) -> _Slice:
+    """The figures of states start..last as one stage."""
     entry, stash = 0.0, network.stash_bytes[last]
     parameters, compute = network.parameter_bytes[last], network.seconds[last]
     if start > 0:
@@ -147,9 +150,9 @@ def _slice_of(network: StateTotals, pipeline: FlushedPipeline, start: int, last:
 def _replicas(
     pipeline: FlushedPipeline, one: _Slice, flights: int, limit: float, quickest: int, least: int, most: int
 ) -> int:
-    """The first number of replicas from `least` on that meets limit and memory; most + 1 if there is none.
+    """The first number of replicas from `least` on with which a slice meets limit and memory; most + 1 if there is none.
 
-    quickest: the first one whose compute alone meets the limit, or any lower bound on it
+    flights: micro-batches in flight; quickest: the first number whose compute alone meets the limit, or any lower bound on it
     """
     samples, microbatches, bandwidth = pipeline.samples, pipeline.microbatches, pipeline.collective_bandwidth
     kept = in_flight_bytes(pipeline.recompute, flights, one.stash, one.entry)
@@ -167,7 +170,9 @@ def _replicas(
 
 @kernel(inner=True, error_model="numpy")
 def _least_replicas(network: StateTotals, pipeline: FlushedPipeline, limit: float, flights: int) -> NDArray[np.int32]:
-    """Replicas of states start..last as a stage with so many micro-batches in flight, [last, start]; devices + 1: more."""
+    """Fewest replicas of states start..last as a stage with `flights` micro-batches in flight, int32 [last, start]; devices + 1:
+    there are too few.
+    """
     predecessors, offsets = network.predecessors, network.offsets
     devices, samples, states = pipeline.devices, pipeline.samples, len(network.seconds)
     least = np.full((states, states), devices + 1, dtype=np.int32)
@@ -196,10 +201,11 @@ def _least_replicas(network: StateTotals, pipeline: FlushedPipeline, limit: floa
 
 @kernel(error_model="numpy")
 def _fewest_devices(network: StateTotals, pipeline: FlushedPipeline, limit: float) -> tuple[Integers, Integers]:
-    """fewest [k, start]: devices for the states from `start` on in k stages (devices + 1: more); following: the first's end.
+    """fewest [k, start]: fewest devices for the states from `start` on in k stages (devices + 1: too few); following: where the
+    first of these stages ends.
 
-    Up to the fewest stages that are within the devices; only of what the states before `start` leave devices for, if every stage
-    had as few micro-batches in flight as any from the last power of two of stages on.
+    It ends with the fewest stages that the devices suffice for, and leaves out what they cannot suffice for, with the states
+    before `start`, even if every stage had as few micro-batches in flight as any from the last power of two of stages on.
     """
     predecessors, offsets = network.predecessors, network.offsets
     devices, states, most = pipeline.devices, len(network.seconds), len(pipeline.in_flight)

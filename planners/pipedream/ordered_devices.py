@@ -1,4 +1,4 @@
-"""PipeDream's dynamic program over unlike devices, in an order that is given.
+"""PipeDream's dynamic program over unlike devices that stages take in a given order.
 
 A pipeline takes its devices in that order, so that the first m of them tell which ones a stage has (symbols of SOSP 2019, section
 3.1; B is the rate of the slowest links):
@@ -7,7 +7,7 @@ A pipeline takes its devices in that order, so that the first m of them tell whi
     T(i..j, D) = (1 / |D|) max( seconds of i..j on the slowest of D, all-reduce of W(i..j) over D at B )
 
 Replicas take turns, so that all are as slow as the slowest. This is exact for pipelines that take devices in the order and use
-all of them, at one rate of links; orders are a choice of the caller.
+all of them, at one rate of links; the caller chooses orders.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class OrderedDevices:
 class _Costs(NamedTuple):
     """Inputs of the kernel beside the network.
 
-    seconds: of the states up to each one on each device, [devices, states]; capacity: bytes of each device
-    held: what else a stage must fit into
+    seconds: of all states up to each one, on each device, [devices, states]; capacity: bytes of each device
+    held: versions and copies that a stage keeps
     """
 
     seconds: Floats
@@ -69,7 +69,7 @@ def ordered_partition(
     barrier: bool = False,
     straight: bool = False,
 ) -> tuple[LevelStage, ...] | None:
-    """The stages with the fastest slowest one, in their order; None where none fit.
+    """The stages of the partition whose slowest stage is fastest, in their order; None where none fits.
 
     tables, memories: of each kind; barrier: replicas wait for each other's gradients; straight: no stage has two replicas
     """

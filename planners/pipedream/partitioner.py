@@ -42,13 +42,13 @@ from planners.pipedream.state_table import StateTable
 from simulator import AntichainStates, InfeasiblePlanError
 
 SHARES = 1.01, 1.1, 1.3, 1.6, 2.0, 2.5, 4.0
-"""Limits of the slowest stage's seconds that are tried first, in the least that it can take."""
+"""Limits on the slowest stage's seconds that are tried first, as multiples of the least that it can take."""
 
 NEAR = 6
-"""States on both sides of a stage's first one at which slices are looked at, too, where memory makes it slower."""
+"""States on both sides of a stage's first state whose slices are computed anew, too, where memory makes the stage slower."""
 
 BISECTIONS = 10
-"""Halvings of the range of the least that the slowest stage can take, whose ends are the workers' times apart."""
+"""Halvings of the interval that holds the lower bound on the slowest stage's seconds."""
 
 VARIANTS = {"paper": RING, "barrier": BARRIER, "script": SCRIPT}
 
@@ -90,10 +90,11 @@ class PlannedStage:
 
 @dataclass(frozen=True, slots=True)
 class HierarchicalPartition:
-    """The best plan: its stages, from input to output, and what the search's own model says of it.
+    """The best partition: its stages, from input to output, and seconds by the search's own model.
 
     levels: the stages of each level, lowest first; those of a level refine those of the next one
     slowest_stage_seconds: seconds per mini-batch in the steady state
+    one_device_seconds: seconds per mini-batch on one device
     data_parallel_seconds: seconds per mini-batch of plain data parallelism over all devices, by the same form
     planning_seconds: wall-clock of the search, its kernels compiled
     """
@@ -109,22 +110,22 @@ class HierarchicalPartition:
 
     @property
     def speedup_over_one(self) -> float:
-        """Throughput over that of one device."""
+        """Throughput per throughput of one device."""
         return self.one_device_seconds / self.slowest_stage_seconds
 
     @property
     def data_parallel_speedup_over_one(self) -> float:
-        """Throughput of plain data parallelism over that of one device."""
+        """Throughput of plain data parallelism per throughput of one device."""
         return self.one_device_seconds / self.data_parallel_seconds
 
     @property
     def speedup_over_dp(self) -> float:
-        """Throughput over that of plain data parallelism on as many devices."""
+        """Throughput per throughput of plain data parallelism on as many devices."""
         return self.data_parallel_seconds / self.slowest_stage_seconds
 
 
 def notation(partition: HierarchicalPartition) -> str:
-    """The papers' name of a plan: replicas of its stages (`15-1`; `16` is one stage), or `straight` if all are 1."""
+    """The papers' name of a partition: replicas of its stages (`15-1`; `16` is one stage), or `straight` if all are 1."""
     replicas = [stage.replicas for stage in partition.stages]
     if len(replicas) > 1 and all(count == 1 for count in replicas):
         return "straight"
@@ -135,8 +136,10 @@ def notation(partition: HierarchicalPartition) -> str:
 class MemoryLimit:
     """The memory of a device, and what a stage keeps beside the weight versions and mini-batches of PipeDream's runtime.
 
+    capacity_bytes: of a device
     unversioned_copies: of the weights, for gradients and optimizer; replicated_copies: more of them on a stage with replicas on
-        the lowest level; recompute: a stage keeps its input of the mini-batches in flight, and the stash of one
+    the lowest level
+    recompute: a stage keeps its input of the mini-batches in flight, and the stash of one
     Raises ValueError for a capacity that is not a number of bytes above 0.
     """
 
@@ -154,7 +157,8 @@ UNLIMITED = MemoryLimit()
 
 
 def network_levels(workers: Sequence[int], bandwidths: Sequence[float]) -> tuple[Level, ...]:
-    """Levels, lowest first, whose all-reduce reaches the rate of their links: (4, 4) is 4 servers of 4 devices.
+    """Levels of a cluster, lowest first, whose all-reduce reaches the rate of their links: workers (4, 4) are 4 servers of 4
+    devices.
 
     bandwidths: bytes per second. Raises ValueError unless there is one for each level.
     """
@@ -172,16 +176,16 @@ def partition(
     memory: MemoryLimit = UNLIMITED,
     activation_transfers: bool = True,
 ) -> HierarchicalPartition:
-    """The partition with the fastest slowest stage; every worker has a place in it.
+    """The partition whose slowest stage is fastest; every worker has a place in it.
 
     levels: of the cluster, lowest first
-    variant: "paper", all-reduce by a ring, 2 (m-1)/m W/B, overlapped with compute; "barrier", the same ring after the
-        compute, while replicas wait for it; "script", PipeDream's published program, which adds 4 (m-1)/m W/B to it
-        and divides transfers by the replicas
+    variant: "paper", all-reduce by a ring, 2 (m-1)/m W/B, overlapped with compute; "barrier", the same ring after the compute,
+    while replicas wait for it; "script", PipeDream's published program, which adds 4 (m-1)/m W/B to it and divides transfers by
+    the replicas
     straight: no stage has a second replica
-    memory: of a device. Paper: as many weight versions and stashed mini-batches as PipeDream's runtime keeps
-        (1 + workers downstream / replicas, rounded up), and what `MemoryLimit` adds. Script: its own test, a level at a time,
-        ceil(workers downstream / replicas) x (outputs + weights).
+    memory: of a device. Paper: as many weight versions and stashed mini-batches as PipeDream's runtime keeps (1 + workers
+    downstream / replicas, rounded up), and what `MemoryLimit` adds. Script: its own test, a level at a time, ceil(workers
+    downstream / replicas) x (outputs + weights).
     activation_transfers: whether activations and their gradients take time between stages
     Raises ValueError for options outside these rules, InfeasiblePartition if no partition fits into memory.
     """
@@ -217,9 +221,9 @@ def plan_seconds(
     variant: str = "paper",
     activation_transfers: bool = True,
 ) -> float:
-    """Seconds of the slowest stage of a given plan, by the search's own cost functions; memory is not tested.
+    """Seconds per mini-batch of the slowest stage of a given partition, by the search's own cost functions; memory is not tested.
 
-    stages: as in `HierarchicalPartition.levels`; levels: of the cluster; lowest first, both
+    stages: as of `HierarchicalPartition.levels`; levels: of the cluster; lowest first, both
     """
 
     def pipeline_seconds(level: int, start: int, stop: int) -> float:
@@ -269,13 +273,14 @@ def stage_cost(
 
 
 def _below(levels: Sequence[Level], level: int) -> int:
-    """Components that the level below joins, 1 on the lowest level; only the script's form looks at it."""
+    """Components that the level below joins, 1 on the lowest level; only the script's form reads it."""
     return levels[level - 1].width if level > 0 else 1
 
 
 def _one_stage_seconds(
     form: int, inner_seconds: float, parameter_bytes: float, bandwidth: float, replicas: int, below: int
 ) -> float:
+    """Seconds per mini-batch of a stage over its replicas, with its all-reduce; below: as of `_below`"""
     synchronization = synchronization_seconds(form, parameter_bytes, bandwidth, replicas)
     if form == SCRIPT:
         synchronization /= below
@@ -283,6 +288,7 @@ def _one_stage_seconds(
 
 
 def _transfer_seconds(form: int, table: StateTable, stage: LevelStage, bandwidth: float) -> float:
+    """Seconds per mini-batch of the transfers that the form charges to a stage that is not the first."""
     if form != SCRIPT:
         return float(2.0 * table.output_bytes[stage.start - 1] / bandwidth)
     sent = table.augmented_output_bytes
@@ -291,7 +297,7 @@ def _transfer_seconds(form: int, table: StateTable, stage: LevelStage, bandwidth
 
 
 def slice_total(totals: Floats, start: int, stop: int) -> float:
-    """Sum over states [start, stop) of values given as running totals, (states,)."""
+    """Sum over states [start, stop) of values whose running totals are given, (states,)."""
     return float(totals[stop - 1] - (totals[start - 1] if start > 0 else 0.0))
 
 
@@ -310,7 +316,10 @@ def totals_of(table: StateTable, form: int) -> StateTotals:
 
 
 def version_memory(memory: MemoryLimit, downstream: Fraction = Fraction(0), *, tested: bool) -> VersionMemory:
-    """A limit as the kernels take it; downstream: components behind this one, per replica of the stage it is in."""
+    """A memory limit as the kernels take it.
+
+    downstream: components behind this one, per replica of the stage that it is in; tested: whether the kernels test memory at all
+    """
     return VersionMemory(
         float(memory.capacity_bytes),
         tested,
@@ -323,7 +332,7 @@ def version_memory(memory: MemoryLimit, downstream: Fraction = Fraction(0), *, t
 
 
 def flattened(states: AntichainStates, levels: Sequence[Sequence[LevelStage]]) -> tuple[PlannedStage, ...]:
-    """The stages of the lowest level, each with its layers and its workers on all levels."""
+    """The stages of the lowest level, each with its layers and its workers on all levels; levels: lowest first"""
     flat = []
     placed = np.zeros(states.members.shape[1], dtype=np.bool_)
     for stage in levels[0]:
@@ -338,7 +347,9 @@ def flattened(states: AntichainStates, levels: Sequence[Sequence[LevelStage]]) -
 
 @cache
 def _load_kernels() -> None:
-    """Compile the kernels, or load them from numba's cache, by a search over one state: seconds once, then nothing."""
+    """Compile the kernels, or load them from numba's cache, by a search over one state: takes seconds the first time, then
+    nothing.
+    """
     one, nothing = np.ones((1, 1), dtype=np.bool_), np.zeros(1)
     states = AntichainStates(one, one, one, np.zeros(0, dtype=np.int32), np.zeros(2, dtype=np.int64))
     table = StateTable(states, nothing, nothing, np.zeros((0, 0)), nothing, nothing, nothing, nothing)
@@ -346,10 +357,11 @@ def _load_kernels() -> None:
 
 
 class _Slices:
-    """Seconds of slices of states on one component of a level, by how much is downstream of it: what `LevelCosts` says of them.
+    """Lower bounds on the seconds of slices of states on one component of a level, as `LevelCosts.inner`; context: how much is
+    downstream.
 
-    They begin as those without a limit of memory. Where a plan needs a slice within its memory, the seconds of that row are
-    written down, which hold at least wherever more is downstream.
+    They begin as seconds without a limit of memory. Where a plan needs a slice within its memory, the seconds of that row are
+    written down; these hold, as bounds, wherever more is downstream.
     """
 
     def __init__(self, free: Floats, context: NDArray[np.int32]) -> None:
@@ -364,15 +376,15 @@ class _Slices:
         return self._values[: self._filled]
 
     def seconds(self, context: int, start: int, stop: int) -> float:
-        """Of the states [start, stop), at least."""
+        """Lower bound on the seconds of states [start, stop)."""
         return float(self._values[self.row[context, start], stop - 1])
 
     def is_limited(self, context: int, start: int) -> bool:
-        """Whether seconds of slices from `start` on within memory are known, of this context or of one with less downstream."""
+        """Whether seconds within memory are known of slices from `start` on, in this context or one with less downstream."""
         return int(self.row[context, start]) >= len(self.row[0])
 
     def limit(self, context: int, start: int, seconds: Floats) -> None:
-        """Write down the seconds of slices from `start` on within the memory of a context, by their end."""
+        """Write down the seconds of slices from `start` on within the memory of a context, by their end, float64 [states]."""
         if self._filled == len(self._values):
             self._values = np.concatenate([self._values, np.empty_like(self._values)])
         self._values[self._filled] = seconds
@@ -400,9 +412,10 @@ class _Levels:
     _inside: dict[tuple[_Context, int, int], tuple[float, list[list[LevelStage]]]] = field(default_factory=dict)
 
     def fastest(self) -> tuple[float, list[list[LevelStage]]]:
-        """Value and stages, a list per level, of the best pipeline over all states; infinite and none where none fits.
+        """Seconds of the slowest stage, and stages by level, of the best pipeline over all states; infinite and [] where none
+        fits.
 
-        The value is sought below limits that rise from the least that it can be: what is above them costs nothing.
+        The seconds are sought below limits that rise from the least that they can be: what is above a limit costs nothing.
         """
         if self._furthest is not None and self._furthest[-1] < len(self.table) - 1:
             return inf, []
@@ -414,7 +427,9 @@ class _Levels:
         return found
 
     def _least_seconds(self) -> float:
-        """Seconds that the slowest stage takes at least: its part of all work, and on one level what workers permit, about."""
+        """Where limits on the slowest stage's seconds begin: its part of all work, and on a single level about the least with
+        which workers suffice.
+        """
         most = self.table.one_device_seconds
         least = most / prod(level.width for level in self.levels)
         if len(self.levels) > 1 or self.form == SCRIPT or least <= 0.0:
@@ -428,7 +443,9 @@ class _Levels:
 
     @cached_property
     def _furthest(self) -> Integers | None:
-        """The last state that pipelines on the first m of all devices reach within memory, int64 [devices + 1]; None: all."""
+        """The last state that pipelines on the first m of all devices reach within memory, int64 [devices + 1]; None where that
+        is not known or memory is no limit.
+        """
         states = len(self.table)
         chain = len(self.table.states.predecessors) == states * (states - 1) // 2
         if not chain or self.form == SCRIPT or not isfinite(self.memory.capacity_bytes):
@@ -440,11 +457,12 @@ class _Levels:
     def expand(
         self, level: int, downstream: Fraction, start: int, stop: int, most: float = inf
     ) -> tuple[float, list[list[LevelStage]]]:
-        """Value and stages, a list per level up to this one, of the best pipeline over states [start, stop).
+        """Seconds and stages, a list per level up to this one, of the best pipeline over states [start, stop); infinite and empty
+        lists where none fits.
 
-        downstream: components downstream of the one that holds the slice, per replica of the stage it is in; the
-            mini-batches in flight depend on it, and with them the memory
-        most: a value above it is told to be above it
+        downstream: components downstream of the one that holds the slice, per replica of the stage it is in; the mini-batches in
+        flight depend on it, and with them the memory
+        most: limit on the seconds; a pipeline above it counts as none
         """
         row, begin = self._empty_row(level, stop), start
         while True:
@@ -460,19 +478,19 @@ class _Levels:
             begin = max(start, min(slower))
 
     def _row(self, level: int, downstream: Fraction, start: int, stop: int) -> RowTables:
-        """The tables of the slices that begin at a state."""
+        """The tables of the slices that begin at state `start`."""
         row = self._empty_row(level, stop)
         solve_row(self.form, RowSlices(start, start, stop), *self._arguments(level, downstream), row)
         return row
 
     def _empty_row(self, level: int, stop: int) -> RowTables:
-        """Tables for slices that end before a state."""
+        """Unfilled tables for slices that end before state `stop`."""
         best = np.empty((stop, self.levels[level].width + 1))
         split = np.empty(best.shape, dtype=np.int32)
         return RowTables(best, np.empty_like(best), split, np.empty_like(split))
 
     def _stages(self, row: RowTables, level: int, start: int, stop: int) -> list[LevelStage]:
-        """The stages of one level that a row of its tables has for states [start, stop)."""
+        """The stages of one level that a filled row gives to states [start, stop)."""
         stages: list[LevelStage] = []
         end, total = stop - 1, self.levels[level].width
         while end >= start:
@@ -483,11 +501,11 @@ class _Levels:
         return stages
 
     def _refine(self, level: int, downstream: Fraction, levels: list[list[LevelStage]]) -> list[int]:
-        """Find the stages of lower levels inside those of a level; first states of slices that are slower than they were taken
-        to be.
+        """Put the stages of lower levels into the stages of a level; first states of slices that turned out slower than the
+        tables had them.
 
-        Where memory makes one slower, that is written down, for another search; of the lowest level, whose rows are quickly
-        found, also of the slices that begin near it, to which that search would turn.
+        Where memory makes a slice slower, its seconds are written down for another search; on the lowest level, whose rows are
+        found fast, also those of slices that begin near it, to which that search would turn.
         """
         slices, total, slower = self._slices(level, downstream), 0, list[int]()
         for stage in levels[level]:
@@ -507,8 +525,8 @@ class _Levels:
     def _limit(
         self, level: int, downstream: Fraction, stage: LevelStage, seconds: float, slices: _Slices, context: int
     ) -> list[int]:
-        """Write down the seconds within memory of slices that begin near a stage, on upper levels only of its own slice; the
-        states that they begin at.
+        """Write down the seconds within memory of slices that begin near a stage, on upper levels only of the stage's own slice;
+        their first states.
         """
         if level > 0:
             values = np.array(slices.values[slices.row[context, stage.start]])
@@ -523,7 +541,7 @@ class _Levels:
         return begins
 
     def data_parallel_seconds(self) -> float:
-        """Seconds of one stage over all workers of all levels."""
+        """Seconds per mini-batch of one stage over all workers of all levels."""
         seconds = self.table.one_device_seconds
         parameters = float(self.table.parameter_bytes[-1])
         for number, level in enumerate(self.levels):
@@ -532,6 +550,10 @@ class _Levels:
         return seconds
 
     def _downstream(self, level: int, downstream: Fraction, total: int, replicas: int) -> Fraction:
+        """Components downstream of a stage's component, per replica, for the level below; 0 where memory does not depend on it.
+
+        total: workers that the stage and all before it take together
+        """
         if not isfinite(self.memory.capacity_bytes) or self.form == SCRIPT:
             return Fraction(0)
         workers = self.levels[level].width
@@ -544,7 +566,9 @@ class _Levels:
     def _arguments(
         self, level: int, downstream: Fraction, most: float = inf, *, free: bool = False
     ) -> tuple[StateTotals, LevelCosts, VersionMemory]:
-        """The kernels' arguments that are the same for every row of a level; free: memory is no limit, but for the script."""
+        """The kernels' arguments that are the same for every row of a level; free: leave memory out, but for the script's own
+        test
+        """
         here, slices = self.levels[level], self._slices(level, downstream, free=free)
         costs = LevelCosts(
             here.width,
@@ -577,7 +601,7 @@ class _Levels:
         return self._fewest[level, most]
 
     def _slices(self, level: int, downstream: Fraction, *, free: bool = False) -> _Slices:
-        """Slices of the level below, in a context for each number of workers downstream, rising."""
+        """Seconds of slices on the level below, with a context for each number of workers downstream, rising."""
         workers = self.levels[level].width
         context = np.zeros((workers + 1, workers + 1), dtype=np.int32)
         if level == 0:
@@ -598,7 +622,9 @@ class _Levels:
         return self._inner[key]
 
     def _all_slices(self, level: int) -> Floats:
-        """Seconds of every slice on all workers of a level without a limit of memory, but for the script's own test."""
+        """Seconds of every slice on all workers of a level without a limit of memory, but for the script's own test, float64
+        [states, states].
+        """
         if level not in self._free:
             self._free[level] = solve_all_rows(self.form, *self._arguments(level, Fraction(0), free=True))
         return self._free[level]

@@ -46,10 +46,10 @@ from simulator import (
 )
 
 StagesWithin = Callable[[Sequence[Score]], "tuple[Stage, ...] | None"]
-"""Scores of plans that did not fit -> the stages of a partition with as much less memory; None where there are none."""
+"""Scores of plans that did not fit -> the stages of a partition that takes as much less memory; None where there are none."""
 
 MOST_ORDERS = 24
-"""Most orders of kinds of device that are tried: all orders of up to four kinds."""
+"""Orders of kinds of device, at most, that are tried: all orders of up to four kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class PipeDreamFlush:
     name: str = "pipedream-flush"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The best number of micro-batches."""
+        """The fastest plan that fits, of all numbers of micro-batches; InfeasiblePlanError if none fits."""
         schedule = self.request.schedule or "1f1b"
         counts = microbatch_counts(problem, self.request, len(problem.cluster.devices))
         closest = [self._closest(problem, evaluate, schedule, counts)]
@@ -102,7 +102,9 @@ class PipeDreamFlush:
         return best_plan(self.name, closest, evaluate)
 
     def _closest(self, problem: Problem, evaluate: Evaluator, schedule: str, counts: Sequence[int]) -> Plan:
-        """The fastest that fits of the numbers of micro-batches: plain data parallelism where a search finds nothing."""
+        """The fastest plan that fits, else the closest to it, of all numbers of micro-batches; plain data parallelism where no
+        partition is found.
+        """
 
         def whole(count: int) -> Plan:
             return Plan(self.name, schedule, (_whole(problem),), equal_microbatches(problem.batch, count))
@@ -124,7 +126,7 @@ class PipeDreamFlush:
     def _search(
         self, problem: Problem, evaluate: Evaluator, schedule: str, count: int, partitions: KnownPartitions
     ) -> Callable[[Sequence[Score]], Plan | None]:
-        """A search for the fastest partition by the rule of a flushed pipeline, as `within_memory` takes it."""
+        """A search for the fastest partition within the memory of a flushed pipeline, as `within_memory` takes it."""
         microbatches = equal_microbatches(problem.batch, count)
         if without_levels(problem) is not None:
             return lambda misses: None
@@ -159,13 +161,15 @@ class PipeDreamFlush:
 
 
 class KnownPartitions:
-    """Partitions of one problem, which several planners ask for."""
+    """Partitions of one problem that were found already, for the several planners that ask for them."""
 
     def __init__(self) -> None:
         self._known = dict[Hashable, "tuple[Stage, ...] | None"]()
 
     def of(self, key: Hashable, find: Callable[[], tuple[Stage, ...] | None]) -> tuple[Stage, ...] | None:
-        """The stages of a partition, None where there is none; key: of all that decides it, but for the problem."""
+        """The stages of a partition, by `find` where the key is new; None where there are none. key: all that decides it beside
+        the problem
+        """
         if key not in self._known:
             self._known[key] = find()
         return self._known[key]
@@ -173,19 +177,21 @@ class KnownPartitions:
 
 @kept_with_its_first
 def known_partitions(problem: Problem) -> KnownPartitions:
-    """The partitions of a problem that have been asked for; kept with the problem."""
+    """The partitions of a problem that were found already; kept with the problem."""
     return KnownPartitions()
 
 
 def inapplicable(problem: Problem) -> str | None:
-    """Why PipeDream's partitioner cannot plan for a cluster, or None: devices may differ, and servers, but not links alone."""
+    """Why PipeDream's partitioner cannot plan for a cluster, as a sentence; None where it can: devices and servers may differ,
+    but not links alone.
+    """
     cluster = problem.cluster
     differ = len({device.name for device in cluster.devices}) > 1 or len(set(map(len, cluster.servers))) > 1
     return None if differ else without_levels(problem)
 
 
 def without_levels(problem: Problem) -> str | None:
-    """Why a cluster has no levels of alike components, or None."""
+    """Why a cluster has no levels of alike components, as a sentence; None where it has."""
     try:
         problem.cluster.levels()
     except ValueError as reason:
@@ -194,7 +200,9 @@ def without_levels(problem: Problem) -> str | None:
 
 
 def preferred_plan(name: str, request: Request, problem: Problem, evaluate: Evaluator) -> Plan:
-    """The asynchronous plan that is fastest on the reference engine: partitions differ most in how their transfers compete."""
+    """The asynchronous plan whose replay is best: partitions differ most in how their transfers compete, which no form of the
+    cost tells.
+    """
     plans = pipedream_plans(name, request, problem, evaluate)
     if len(plans) == 1:
         return plans[0]
@@ -202,7 +210,7 @@ def preferred_plan(name: str, request: Request, problem: Problem, evaluate: Eval
 
 
 def pipedream_plans(name: str, request: Request, problem: Problem, evaluate: Evaluator) -> list[Plan]:
-    """One asynchronous plan for each way to look at the cluster and form of the cost, hierarchical first.
+    """The asynchronous plan of each view of the cluster and each form of the cost, hierarchical first, without duplicates.
 
     Raises InfeasiblePlanError if the dynamic program finds no partition within the memory.
     """
@@ -237,9 +245,8 @@ def pipedream_plans(name: str, request: Request, problem: Problem, evaluate: Eva
 
 
 def _in_levels(problem: Problem, table: StateTable, samples: int) -> Iterator[StagesWithin]:
-    """The partition of each way to look at a cluster of alike devices, and form of the cost.
-
-    table: of so many samples
+    """For each view of a cluster of alike devices, and each form of the cost, the function that finds its partition; table: of
+    `samples`
     """
     memory, partitions = _memory_limit(problem, min(problem.rooms)), known_partitions(problem)
 
@@ -259,7 +266,9 @@ def _in_levels(problem: Problem, table: StateTable, samples: int) -> Iterator[St
 
 
 def _in_device_orders(problem: Problem, evaluate: Evaluator, samples: int) -> Iterator[StagesWithin]:
-    """The partition of each order in which a pipeline may take the kinds of device, and form of the cost."""
+    """For each order in which a pipeline may take the kinds of device, and each form of the cost, the function that finds its
+    partition.
+    """
     costs = evaluate.layer_costs
     kinds = [costs.first_of_kind(kind) for kind in range(costs.accelerator_kinds)]
     tables = [problem_table(problem, evaluate, samples, device) for device in kinds]
@@ -278,7 +287,7 @@ def _in_device_orders(problem: Problem, evaluate: Evaluator, samples: int) -> It
 
 
 def device_orders(problem: Problem, costs: LayerCosts) -> tuple[tuple[int, ...], ...]:
-    """Orders of devices, kind by kind: of all kinds each order, and of those that `device_choices` confines plans to."""
+    """Orders of devices, kind by kind: every order of all kinds, and of the kinds to which `device_choices` confines plans."""
     found: dict[tuple[int, ...], None] = {}
     for chosen in device_choices(problem, costs):
         of_kind: dict[int, list[int]] = {}
@@ -301,7 +310,10 @@ def _slowest_rates(problem: Problem, order: Sequence[int]) -> tuple[float, float
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A cluster for the dynamic program: its levels, lowest first, and the top one's components, nested tuples of device ids."""
+    """A cluster as the dynamic program sees it.
+
+    levels: lowest first; components: of the top level, nested tuples of device ids
+    """
 
     levels: tuple[Level, ...]
     components: tuple[Component, ...]
@@ -318,7 +330,7 @@ def cluster_views(problem: Problem) -> list[ClusterView]:
 
 
 def problem_table(problem: Problem, evaluate: Evaluator, minibatch: int, device: int = 0) -> StateTable:
-    """The problem's costs on a device as the dynamic program reads them, at one device's mini-batch (samples)."""
+    """The figures of a problem's network on a device, for one device's mini-batch of so many samples."""
     return state_table(
         problem.workload,
         evaluate.layer_costs.round_trip_seconds(device, minibatch),
@@ -329,7 +341,7 @@ def problem_table(problem: Problem, evaluate: Evaluator, minibatch: int, device:
 
 
 def problem_states(problem: Problem, evaluate: Evaluator) -> AntichainStates:
-    """The antichain states of a problem's network; which were left out, if any, is noted."""
+    """The antichain states of a problem's network; a note tells of those that were left out, if any."""
     states = _states(problem.workload)
     if states.lost:
         evaluate.note(CutsLeftOut.of(states.lost))
@@ -338,7 +350,7 @@ def problem_states(problem: Problem, evaluate: Evaluator) -> AntichainStates:
 
 @lru_cache(maxsize=1)
 def _states(workload: Workload) -> AntichainStates:
-    """The antichain states of a network, kept for its next mini-batch size."""
+    """The antichain states of a network; the last network's are kept."""
     # A measured profile's inputs are layers that PipeDream's profiler timed.
     return antichain_states(workload, drop_inputs=workload.bytes_per_element is None)
 
@@ -346,7 +358,7 @@ def _states(workload: Workload) -> AntichainStates:
 def place_stages(
     stages: Sequence[PlannedStage], levels: Sequence[Sequence[LevelStage]], components: Sequence[Component]
 ) -> tuple[Stage, ...]:
-    """Devices of each stage: the stages of a level take their components in order, inside every replica alike."""
+    """The stages with their devices: the stages of a level take its components in order, alike in every replica."""
     placed = _placed(levels, len(levels) - 1, [tuple(components)], 0, stages[-1].stop)
     return tuple(Stage(planned.layers, devices) for planned, devices in zip(stages, placed, strict=True))
 
@@ -378,11 +390,11 @@ def _whole(problem: Problem) -> Stage:
 
 
 def _forms(problem: Problem) -> tuple[tuple[str, bool], ...]:
-    """Forms of the cost to search with, and whether straight plans only.
+    """Forms of the cost to search with, each with whether only straight plans are searched.
 
-    The paper's form holds where replicas do not wait for each other. At a barrier the all-reduce comes on top, and replicas
-    that send at once to several stages behind them wait for these as well, which no form of the recurrence knows: plans of the
-    forms around it are compared by replay.
+    The paper's form holds where replicas do not wait for each other. At a barrier the all-reduce comes on top, and replicas that
+    send at once to several stages behind them wait for these as well, which no form of the recurrence knows: plans of the forms
+    around it are compared by replay.
     """
     if problem.replica_updates != "barrier":
         return (("paper", False),)
@@ -402,7 +414,9 @@ def _memory_limit(problem: Problem, capacity_bytes: float) -> MemoryLimit:
 
 
 def _asynchronous_plan(name: str, stages: tuple[Stage, ...], microbatches: tuple[int, ...], request: Request) -> Plan:
-    """The stages as a stream; a single one as synchronous data parallelism, at once unless micro-batches are requested."""
+    """The plan that runs the stages asynchronously; a single stage as synchronous data parallelism, in one micro-batch unless
+    more are requested.
+    """
     if len(stages) > 1:
         return Plan(name, "1f1b-rr", stages, microbatches, "round-robin")
     if request.microbatches is None or len(microbatches) == 1:

@@ -1,4 +1,4 @@
-"""State tables: what PipeDream's partitioner knows about a network, one row per antichain state."""
+"""State tables: a network's figures as PipeDream's partitioner reads them, one row per antichain state."""
 
 from __future__ import annotations
 
@@ -119,7 +119,11 @@ def state_table(
 
 @lru_cache(maxsize=1)
 def _copies(workload: Workload, states: AntichainStates, width: int) -> Floats:
-    """Bytes of shared weights (`width` an element) that the stage of states [start, last] holds without their owner, by both."""
+    """Bytes of shared weights that the stage of states [start, last] holds without their owner, float64 [states, states] by start
+    and last.
+
+    width: bytes per element
+    """
     tied = workload.tied_weights()
     if not tied:
         return np.zeros((0, 0))

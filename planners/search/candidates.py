@@ -141,10 +141,10 @@ def asked_policies(problem: Problem, request: Request) -> tuple[Recompute, ...]:
     if request.recompute is not None:
         return (request.recompute,)
     runs = problem.stack.runs.recompute
-    words = recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
-    if not runs and len(words) > 1:  # one framework's, and never far from its neighbours
-        words = tuple(word for word in words if word != "every-second-product")
-    return tuple(word for word in words if not runs or word in runs)
+    policies = recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
+    if not runs and len(policies) > 1:  # one framework's, and never far from its neighbours
+        policies = tuple(policy for policy in policies if policy != "every-second-product")
+    return tuple(policy for policy in policies if not runs or policy in runs)
 
 
 def device_choices(problem: Problem, costs: LayerCosts) -> tuple[tuple[int, ...], ...]:

@@ -13,10 +13,10 @@ def _recomputed(problem: Problem, plan: Plan) -> object:
     """The recompute policy of a plan, or the set of them; a stage whose forwards and backwards differ in size recomputes
     wholly.
     """
-    words = {*(plan.recompute or (problem.recompute,))}
+    policies = {*(plan.recompute or (problem.recompute,))}
     if problem.recompute == "none" and plan.forward_sizes != plan.backward_sizes:
-        words.add("whole")
-    return words.pop() if len(words) == 1 else words
+        policies.add("whole")
+    return policies.pop() if len(policies) == 1 else policies
 
 
 HAS: Mapping[str, Callable[[Problem, Plan], object]] = {

@@ -1,1 +1,1 @@
-"""Straight pipelines: baselines, brute force, and the pipeline × data grid."""
+"""Straight pipelines: baselines, a rule of thumb, brute force, graph cuts, and the pipeline × data grid."""

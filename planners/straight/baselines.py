@@ -43,17 +43,18 @@ class DataParallel:
     name: str = "data-parallel"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The fastest number of micro-batches, on the devices where that is fastest; InfeasiblePlanError if none fits."""
+        """The fastest plan over numbers of micro-batches and choices of devices; InfeasiblePlanError if none fits."""
         choices = device_choices(problem, evaluate.layer_costs)
         plans = [self._plan(problem, held, count) for held in choices for count in self._counts(problem, len(held))]
         return fitting(self.name, closest_to_fit(plans, evaluate, excess=least_excess), evaluate)
 
     def _counts(self, problem: Problem, replicas: int) -> Iterable[int]:
-        """Numbers of micro-batches, of each number of samples of a replica the fewest: more only take longer."""
+        """Numbers of micro-batches, for each number of samples per replica the fewest: more only take longer."""
         counts = microbatch_counts(problem, self.request, 1)
         return sorted({-(-problem.batch // (count * replicas)): count for count in reversed(counts)}.values())
 
     def _plan(self, problem: Problem, devices: Sequence[int], count: int) -> Plan:
+        """The plan of replicas of the whole network on these devices; count: micro-batches"""
         stage = Stage(tuple(range(len(problem.workload))), tuple(devices))
         schedule = self.request.schedule or ("gpipe" if count == 1 else "1f1b")
         return Plan(self.name, schedule, (stage,), equal_microbatches(problem.batch, count))
@@ -63,15 +64,15 @@ class DataParallel:
 class UniformLayers:
     """GPipe without its partitioner: stages with equal numbers of layers (the first ones with one more), each on its own device.
 
-    Stages, as many as devices or fewer, and micro-batches are searched; without a requested schedule GPipe and 1F1B, which keeps
-    fewer activations, are.
+    Stages, as many as devices or fewer, and micro-batches are searched; without a requested schedule also GPipe against 1F1B,
+    which keeps fewer activations.
     """
 
     request: Request = field(default_factory=Request)
     name: str = "uniform"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The best numbers of stages and micro-batches; InfeasiblePlanError if none fits."""
+        """The fastest plan over numbers of stages and micro-batches; InfeasiblePlanError if none fits."""
         best = self.fastest(problem, evaluate)
         if best is not None:
             return best
@@ -89,7 +90,9 @@ class UniformLayers:
         return quick_replays_know(problem, _schedules(self.request)) and not self.request.family_options
 
     def fastest(self, problem: Problem, evaluate: Evaluator, beat: float = inf) -> Plan | None:
-        """The fastest plan that quick replays lead to; None where they lead to none that fits and is no slower than `beat`."""
+        """The fastest plan that fits, of those that quick replays lead to; None where there is none that is no slower than `beat`
+        seconds.
+        """
         return _quickest(self.name, problem, self.request, evaluate, partial(uniform_cuts, len(problem.workload)), beat)
 
 
@@ -106,7 +109,7 @@ class GreedyBalance:
     name: str = "greedy"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The fastest plan, schedule and number of micro-batches included; InfeasiblePlanError if nothing fits."""
+        """The fastest plan over schedules, stages, cuts and micro-batches; InfeasiblePlanError if none fits."""
         best = _quickest(self.name, problem, self.request, evaluate)
         if best is not None:
             return best
@@ -116,7 +119,7 @@ class GreedyBalance:
         return fitting(self.name, best, evaluate)
 
     def _tight(self, problem: Problem, evaluate: Evaluator) -> Plan | None:
-        """The fastest plan that fits, whatever its balance; None if there is none."""
+        """The fastest plan that fits, however unbalanced; None if none is found."""
         found = []
         for schedule, devices in _rows(problem, self.request, evaluate):
             counts = microbatch_counts(problem, self.request, len(set(devices)))
@@ -132,10 +135,10 @@ def _quickest(
     cuts_of: Callable[[int], Sequence[int]] | None = None,
     beat: float = inf,
 ) -> Plan | None:
-    """The plan of `fastest_straight`, or of `fastest_given`, among all that are asked for; None where it has none, and where a
-    family has options.
+    """The plan of `fastest_straight`, or, with `cuts_of`, of `fastest_given`, among all shapes that are asked for; None where it
+    finds none, and where the schedule's family has options.
 
-    beat: of `fastest_given`
+    cuts_of: number of stages -> their cuts; beat: as of `fastest_given`
     """
     if request.family_options:
         return None
@@ -150,7 +153,9 @@ def _quickest(
 
 
 def _fastest(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
-    """The fastest plan that fits, also made for its stages' seconds, else the one closest to it; the first of equals."""
+    """The fastest of some plans that fits, each also with an order timed for its stages, else the one closest to fit; the first
+    of equals.
+    """
     return min(with_timed(evaluate.problem, plans, evaluate.layer_costs), key=lambda plan: evaluate(plan).key)
 
 
@@ -165,8 +170,8 @@ def _replayed(
 ) -> Plan:
     """The best plan by replays alone, whether it fits or not.
 
-    cuts_of: what to try on the devices of some stages with so many micro-batches
-    smallest: with the smallest micro-batches of each number of stages alone
+    cuts_of: (devices of the stages, micro-batches) -> cuts to try
+    smallest: for each number of stages try the smallest micro-batches alone
     """
 
     def best_count(schedule: str, devices: tuple[int, ...]) -> Plan:
@@ -179,8 +184,8 @@ def _replayed(
 
 
 def _rows(problem: Problem, request: Request, evaluate: Evaluator) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Schedules with the devices of their stages, for each choice of devices, and as many of them, that hold the stages that are
-    asked for.
+    """Schedules with the devices of their stages, for each choice of devices and each number of them that holds the stages asked
+    for.
     """
     choices = device_choices(problem, evaluate.layer_costs)
     for schedule in _schedules(request):
@@ -195,6 +200,7 @@ def _rows(problem: Problem, request: Request, evaluate: Evaluator) -> Iterator[t
 
 
 def _schedules(request: Request) -> tuple[str, ...]:
+    """The schedule that is asked for, else those that are tried: of several stages per device where these are asked for."""
     if request.schedule is not None:
         return (request.schedule,)
     return ("looped-bfs", "interleaved-1f1b") if (request.chunks or 1) > 1 else ("gpipe", "1f1b")
@@ -203,8 +209,9 @@ def _schedules(request: Request) -> tuple[str, ...]:
 def promising_cuts(costs: LayerCosts, devices: Sequence[int], microbatches: int) -> list[tuple[int, ...]]:
     """Cuts worth a replay: all where they are FEW, else equal numbers of layers and the best of the partition search.
 
-    The search takes forwards and backwards to take turns on every device, as in 1F1B. For GPipe, which runs them in two passes,
-    its seconds are an estimate: exact where one stage is the slowest in both passes and no link is slower.
+    devices: of each stage. The search takes forwards and backwards to alternate on every device, as in 1F1B. For GPipe, which
+    runs them in two passes, its seconds are an estimate: exact where one stage is the slowest in both passes and no link is
+    slower.
     """
     layers, stages = len(costs.problem.workload), len(devices)
     if comb(layers - 1, stages - 1) <= FEW:

@@ -25,17 +25,19 @@ from planners.search.timed_orders import OPTION, with_timed
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, schedule_families
 
 SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs")
-"""Synchronous families that are tried when none is requested."""
+"""Flushed families that are tried where no schedule is requested."""
 
 FEW_SAMPLES = 16
 """Samples of a batch up to which every number of micro-batches is tried."""
 
 CONFIGURATION_LIMIT = 5_000
-"""Most plans that are replayed one by one (a few milliseconds each)."""
+"""Plans, at most, that are replayed one by one (a few milliseconds each)."""
 
 
 def few_counts(problem: Problem) -> tuple[int, ...]:
-    """All numbers of micro-batches of a batch of FEW_SAMPLES; of a larger one powers of two, also times devices, and it all."""
+    """Numbers of micro-batches to try, rising: all for a batch of FEW_SAMPLES; for a larger one powers of two, these times 2, 3,
+    ... up to the devices, and the batch.
+    """
     batch = problem.batch
     if batch <= FEW_SAMPLES:
         return tuple(range(1, batch + 1))
@@ -44,7 +46,7 @@ def few_counts(problem: Problem) -> tuple[int, ...]:
 
 
 def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
-    """Values that a search tries for decisions that the request leaves open."""
+    """Values that a search tries, by the name of the decision, for decisions that the request leaves open."""
     return straight_decisions(problem, request, SCHEDULES, few_counts(problem), (1, CHUNKS))
 
 
@@ -52,8 +54,9 @@ def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
 class BruteForce:
     """The fastest straight pipeline that fits, proven on the reference engine with the problem's own options.
 
-    Stages are contiguous ranges of the layers, on the first devices in the cluster's order, one device a stage or, for schedules
-    that go round the devices, CHUNKS stages per device. Micro-batches: `few_counts`, or as many as are asked for.
+    Stages are contiguous ranges of the layers, on the first devices in the cluster's order, one device per stage or, for
+    schedules that go round the devices, CHUNKS stages per device. Micro-batches: `few_counts`, or as many as are asked for.
+    limit: plans, at most, that are replayed
 
     All plans are replayed with the search's engine first. On each device the order of the ops is fixed, so that waiting for a
     contended link only delays: also an engine without contention never gives more seconds than the reference. The plans go
@@ -66,7 +69,7 @@ class BruteForce:
     name: str = "brute-force"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The optimum; ValueError if there are more plans than the limit, InfeasiblePlanError if none fits."""
+        """The fastest plan; ValueError if there are more plans than the limit, InfeasiblePlanError if none fits."""
         reason = self.inapplicable(problem)
         if reason is not None:
             raise ValueError(f"planner {self.name!r} does not apply: {reason}")
@@ -89,7 +92,7 @@ class BruteForce:
         return plan
 
     def space(self, problem: Problem) -> str:
-        """The plans that are compared, and how, in words."""
+        """The plans that are compared, and what replays them, in words."""
         shapes = list(self._shapes(problem))
         schedules = [
             f"{schedule} ({chunks} stages per device)" if chunks > 1 else schedule
@@ -113,7 +116,7 @@ class BruteForce:
         )
 
     def inapplicable(self, problem: Problem) -> str | None:
-        """Why the problem is too large to try every plan, or None."""
+        """Why the problem is too large to try every plan, as a sentence; None where it is not."""
         count = self.configurations(problem)
         if count <= self.limit:
             return None
@@ -132,7 +135,7 @@ class BruteForce:
         )
 
     def plans(self, problem: Problem) -> Iterator[Plan]:
-        """Every plan, fewer stages first."""
+        """Every plan to compare, fewer stages first."""
         layers = len(problem.workload)
         for schedule, devices, chunks in self._shapes(problem):
             held = schedule_families()[schedule].device_of_stage(devices, chunks)
@@ -149,7 +152,7 @@ class BruteForce:
         return tuple(sorted(count for count in counts if count >= least_microbatches(schedule, stages)))
 
     def _shapes(self, problem: Problem) -> Iterator[tuple[str, tuple[int, ...], int]]:
-        """Schedule, devices, stages per device."""
+        """(schedule, devices, stages per device) of every pipeline to compare."""
         layers, choices = len(problem.workload), device_choices(problem, LayerCosts(problem))
         families = schedule_families()
         wanted = self.request

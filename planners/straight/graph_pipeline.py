@@ -1,4 +1,4 @@
-"""Graph pipeline: one device per stage, cut anywhere that data flow forward, with the least load of the most loaded device.
+"""Graph pipeline: one device per stage, cut anywhere that data flow forward, so that the most loaded device has least to do.
 
 Other straight pipelines cut a network between layers in their order. Where it branches, a stage may also be a branch: of all
 cuts, and of devices of several kinds in any order, the shared search (`planners.partitioning.largest_load`) finds those with the
@@ -49,12 +49,12 @@ from simulator import (
 )
 
 SET_LIMIT = 4_000
-"""Down-sets from which on only a part of them is searched, for each number of micro-batches."""
+"""Down-sets above whose number only a part of them is searched, for each number of micro-batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphPipeline:
-    """The placement with the least largest load, for the rule of load and number of micro-batches that are fastest in a replay.
+    """Planner of the placement with the least largest load, over rules of load and numbers of micro-batches compared by replays.
 
     Options: `load`, whether transfers add to a device's load or overlap with it, default whichever is faster; `host`, the kind of
     device in whose memory the tensors are, which pays for no transfer.
@@ -86,7 +86,9 @@ class GraphPipeline:
         return fitting(self.name, closest_to_fit(plans, evaluate), evaluate)
 
     def _plan(self, problem: Problem, evaluate: Evaluator, count: int, rules: _LoadRules) -> Plan | None:
-        """The plan of so many micro-batches; searched again with less memory while the replay does not fit."""
+        """The plan with `count` micro-batches, searched again with less memory while its replay does not fit; None where no
+        placement fits.
+        """
         microbatches = equal_microbatches(problem.batch, count)
 
         def search(misses: Sequence[Score]) -> Plan | None:
@@ -116,7 +118,7 @@ class _LoadRules:
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
-    """Why it cannot plan a problem and request, or None."""
+    """Why the planner cannot plan what is asked for, as a sentence for the user; None where it can."""
     family = schedule_families()[request.schedule or "1f1b"]
     if family.placement != "straight" or family.chunks > 1:
         return f"a graph pipeline has one stage per {problem.device_word}; schedule {request.schedule!r} is not that"
@@ -138,7 +140,9 @@ def _devices_of_kinds(costs: LayerCosts) -> list[list[int]]:
 
 
 def _links(problem: Problem) -> list[tuple[float, float]]:
-    """Latency and bandwidth of the links between neighbours, each once; of one device, which sends nothing."""
+    """Latency in seconds and bytes per second of the links between neighbours, unlike ones once each; (0, inf) for a single
+    device.
+    """
     cluster, order = problem.cluster, devices_in_order(problem)
     both = (cluster.point_to_point(*pair) for near, far in pairwise(order) for pair in ((near, far), (far, near)))
     return list(dict.fromkeys(both)) or [(0.0, inf)]
@@ -147,7 +151,7 @@ def _links(problem: Problem) -> list[tuple[float, float]]:
 def _placement_problem(
     costs: LayerCosts, samples: int, microbatches: int, rules: _LoadRules, share: float
 ) -> PlacementProblem:
-    """Layers as units; share: of each device's memory that may be used."""
+    """The network's layers as units to place. share: of each device's memory that may be used"""
     problem = costs.problem
     classes = []
     for held in _devices_of_kinds(costs):
@@ -171,6 +175,6 @@ def _placement_problem(
 
 
 def _stages(found: PlacedParts, costs: LayerCosts) -> tuple[Stage, ...]:
-    """A stage a part, each on the next device of its kind."""
+    """The stages of a placement: one per part, each on the next device of its class."""
     waiting = [iter(devices) for devices in _devices_of_kinds(costs)]
     return tuple(Stage(part.units, (next(waiting[part.device_class]),)) for part in found.parts)

@@ -1,11 +1,10 @@
 """Pipeline × data grid: equal replicas of a pipeline, as most large models are trained (Megatron-LM, arXiv 2104.04473).
 
 A shape of the grid is a number of stages, of replicas of each, of stages per device, of micro-batches, schedule and placement.
-Where tensor-parallel groups are asked for, a replica is a group of neighbours, which its first device stands for, and each
-number of devices in a group is a grid of its own.
-The cuts of promising shapes come from the shared partition search, which knows communication and memory. Quick replays, which
-are never slower than replays, rank them; shapes are replayed, with the problem's own options, until none that is left can be
-faster, or PATIENCE of them were slower than the best.
+Where tensor-parallel groups are asked for, a replica is a group of neighbours, which its first device stands for, and each degree
+has a grid of its own. The cuts of promising shapes come from the shared partition search, which knows communication and memory.
+Quick replays, which are never slower than replays, rank them; shapes are replayed, with the problem's own options, until none
+that is left can be faster, or PATIENCE of them in a row were slower than the best.
 """
 
 from __future__ import annotations
@@ -57,22 +56,24 @@ from simulator import (
 )
 
 SCHEDULES = ("1f1b", "eager-1f1b", "interleaved-1f1b")
-"""Synchronous families that are tried when none is requested: least memory, hidden transfers, smaller bubbles."""
+"""Flushed families that are tried where no schedule is requested: least memory, hidden transfers, smaller bubbles."""
 
 CHUNKS = (2, 3, 4)
 """Stages per device that are tried for looped schedules where none are requested."""
 
 PATIENCE = 32
-"""Shapes that are replayed without a better one before the search ends."""
+"""Replays of shapes in a row without a better one after which the search ends."""
 
 BESIDE = 8
-"""Further sizes of micro-batches that are replayed for the best shape."""
+"""Further sizes of micro-batches, at most, that are replayed for the best shape."""
 
 UNLIKE_LAYERS = 0.1
-"""Share by which a rank of equal layers may exceed its memory for its cuts to be searched first with equal shares."""
+"""Share by which a rank of like layers may exceed its memory and still have its cuts searched first with equal shares of the
+device.
+"""
 
 MOST_TRIED = 240
-"""Most shapes that are replayed while none of them fits."""
+"""Shapes, at most, that are replayed while none of them fits."""
 
 Groups = tuple[tuple[int, ...], ...]
 """Devices of each rank of a pipeline, one per replica."""
@@ -80,9 +81,9 @@ Groups = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class GridShape:
-    """One shape of the grid.
+    """One shape of the grid: all of a plan but its cuts.
 
-    groups: the devices of each pipeline rank, one per replica; rank r holds stages r, r + len(groups), ... (chunks of them)
+    groups: the devices of each pipeline rank, one per replica; rank r holds stages r, r + len(groups), ... (`chunks` of them)
     """
 
     schedule: str
@@ -92,12 +93,12 @@ class GridShape:
 
     @property
     def replicas(self) -> int:
-        """Devices of each stage."""
+        """Number of replicas of each stage."""
         return len(self.groups[0])
 
     @property
     def stages(self) -> int:
-        """Stages of the pipeline."""
+        """Number of stages of the pipeline."""
         return len(self.groups) * self.chunks
 
 
@@ -105,8 +106,8 @@ class GridShape:
 class CutShape:
     """A shape with the cuts that the partition search gives it.
 
-    seconds: of the quick replay; fullest: the largest share of a device's memory that its stages' weights and activations take,
-        transfers left out
+    seconds: of the quick replay; fullest: largest share of a device's memory that its stages' weights and activations take,
+    without buffers of transfers
     """
 
     seconds: float
@@ -117,13 +118,13 @@ class CutShape:
 
 @dataclass(frozen=True, slots=True)
 class PipelineDataGrid:
-    """The fastest shape of the pipeline × data grid: by quick replays, then by replays."""
+    """Planner of the pipeline × data grid: quick replays rank its shapes, replays choose."""
 
     request: Request = field(default_factory=Request)
     name: str = "pipeline-data"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The best plan that fits; InfeasiblePlanError, with numbers, if none of the grid does."""
+        """The best plan that fits; InfeasiblePlanError, with numbers, if none of the grid fits."""
         replayed: list[Plan] = []
         for degree in reversed(asked_degrees(problem, self.request, (1,))):
             searches = [
@@ -136,7 +137,7 @@ class PipelineDataGrid:
         return fitting(self.name, min(replayed, key=lambda plan: evaluate(plan).key), evaluate)
 
     def _replayed(self, searches: Sequence[_Grid], evaluate: Evaluator, some_fit: bool) -> list[Plan]:
-        """Plans of the most promising shapes of some searches; some_fit: of others there are plans that fit."""
+        """Plans of the most promising shapes of some grids, replayed; some_fit: whether a plan of another grid is known to fit"""
         replayed: list[Plan] = []
         best, idle, found = math.inf, 0, None
         several = (zip(search.candidates(), repeat(search), strict=False) for search in searches)
@@ -154,7 +155,10 @@ class PipelineDataGrid:
 
 
 class GroupDivision(NamedTuple):
-    """How devices divide what they hold: devices of a tensor-parallel group; `zero` of plans; replicas, None for any number."""
+    """How devices divide what they hold.
+
+    degree: devices of a tensor-parallel group; zero: ZeRO stage; replicas: number that divide states, None for any
+    """
 
     degree: int = 1
     zero: Zero = 0
@@ -162,11 +166,11 @@ class GroupDivision(NamedTuple):
 
 
 WHOLE = GroupDivision()
-"""Nothing is divided."""
+"""The division of plans without tensor parallelism and ZeRO."""
 
 
 def _divisions(problem: Problem, evaluate: Evaluator, request: Request, degree: int) -> list[GroupDivision]:
-    """Divisions into groups of one degree: one, or one for each number of replicas where these divide states."""
+    """Divisions with tensor-parallel groups of one degree: a single one, or with ZeRO one for each number of replicas."""
     zero: Zero = asked_zeros(problem, request, (0,))[0]
     one = GroupDivision(degree, zero)
     if not zero:
@@ -176,7 +180,7 @@ def _divisions(problem: Problem, evaluate: Evaluator, request: Request, degree: 
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
-    """Why the grid holds no plan of the kind that is asked for, or None."""
+    """Why the planner cannot plan what is asked for, as a sentence for the user; None where it can."""
     try:
         asked_degrees(problem, request, (1,))
     except ValueError as error:
@@ -191,20 +195,22 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 
 
 def grid_counts(problem: Problem) -> tuple[int, ...]:
-    """Numbers of micro-batches, rising: all of a batch of FEW_SAMPLES, else those with 1, 2, 3, 4, 6, 8, 12, ... samples."""
+    """Numbers of micro-batches, rising: all for a batch of FEW_SAMPLES, else those whose largest has 1, 2, 3, 4, 6, 8, 12, ...
+    samples.
+    """
     if problem.batch <= FEW_SAMPLES:
         return tuple(range(1, problem.batch + 1))
     return tuple(sorted({1, *counts_by_size(problem)}))
 
 
 def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
-    """Values that a search tries for decisions that the request leaves open."""
+    """Values that a search tries, by the name of the decision, for decisions that the request leaves open."""
     return straight_decisions(problem, request, SCHEDULES, grid_counts(problem), (1, *CHUNKS))
 
 
 @dataclass(frozen=True, slots=True)
 class _Ranks:
-    """Ranks of some pipelines: their memory together, and for each a device equal to its slowest one."""
+    """Ranks of a pipeline. memory_bytes: of all of them together; slowest: for each rank a device of its slowest kind"""
 
     memory_bytes: float
     slowest: tuple[int, ...]
@@ -214,8 +220,8 @@ class _Ranks:
 class _Transfers:
     """Transfers from each rank of a pipeline to the next, and from the last one to the first, there and back.
 
-    crowd: those between the replicas of two ranks that share the busiest channel, if channels are contended, int64 [ranks]
-    behind, channel, bandwidth: the rank, channel and bytes per second of every hop
+    crowd: transfers between the replicas of two ranks that share their busiest channel, 1 without contention, int64 [ranks]
+    behind, channel, bandwidth: of every hop over a channel, the rank that it follows, the channel, and bytes per second
     """
 
     crowd: Integers
@@ -225,6 +231,7 @@ class _Transfers:
 
 
 def _transfers(problem: Problem, groups: Groups) -> _Transfers:
+    """The transfers between the ranks of a pipeline; groups: devices of each rank"""
     cluster, crowd, hops = problem.cluster, [], list[tuple[int, int]]()
     for rank, (near, far) in enumerate(pairwise((*groups, groups[0]))):
         routes = [(cluster.route(one, two), cluster.route(two, one)) for one, two in zip(near, far, strict=True)]
@@ -237,7 +244,7 @@ def _transfers(problem: Problem, groups: Groups) -> _Transfers:
 
 
 class _Hops(NamedTuple):
-    """Waits of a micro-batch on its way through a pipeline and back.
+    """Seconds of transfers of a micro-batch on its way through a pipeline and back.
 
     latency: seconds; there_and_back: seconds per byte of every cut, of all links together; busiest: of the busiest channel
     """
@@ -248,7 +255,7 @@ class _Hops(NamedTuple):
 
 
 class _Grid:
-    """The shapes of one problem, and what ranks them; tables fill as they are asked for."""
+    """The shapes of one problem's grid, with bounds and quick replays; tables fill when first needed."""
 
     def __init__(
         self, problem: Problem, evaluate: Evaluator, request: Request, name: str, division: GroupDivision = WHOLE
@@ -294,12 +301,14 @@ class _Grid:
                                 yield from (GridShape(schedule, groups, chunks, count) for count in counts)
 
     def _families(self) -> tuple[str, ...]:
+        """Schedule families to try."""
         if self.request.schedule is not None:
             return (self.request.schedule,)
         allowed = self.problem.stack.runs.schedules
         return tuple(one for one in SCHEDULES if not allowed or one in allowed)
 
     def _chunks(self, looped: bool) -> tuple[int, ...]:
+        """Numbers of stages per device to try; looped: whether the schedule may have several"""
         wanted = self.request.chunks
         if not looped:
             return (1,) if wanted in (None, 1) else ()
@@ -308,8 +317,8 @@ class _Grid:
         return CHUNKS if self.request.schedule is None else (1, *CHUNKS)
 
     def _placements(self, devices: Sequence[int], ranks: int) -> Iterator[tuple[Groups, list[int]]]:
-        """Replicas beside each other (all-reduces stay inside servers), or ranks beside each other (pipelines do), with their
-        numbers of micro-batches.
+        """Devices of each rank, with the numbers of micro-batches to try: replicas beside each other (so that all-reduces stay
+        inside servers), and ranks beside each other (so that pipelines do).
 
         Replicas: as many as devices permit and as have samples of every micro-batch, and the largest power of two of these.
         """
@@ -331,7 +340,9 @@ class _Grid:
         return grid_counts(self.problem) if asked is None else (asked,)
 
     def beside(self, shape: GridShape, best: float) -> list[Plan]:
-        """Plans of a shape with sizes of micro-batches between those of `_counts`, where quick replays are faster than `best`."""
+        """Plans of a shape with sizes of micro-batches between those of `_counts`, where quick replays are faster than `best`
+        seconds.
+        """
         counts, share = self._counts, shape.replicas
         if len(counts) == 1 or self.problem.batch <= FEW_SAMPLES:
             return []
@@ -349,9 +360,10 @@ class _Grid:
     # ---- the quick replays ----
 
     def candidates(self) -> Iterator[CutShape]:
-        """Points with their cuts: those that fit, best first by their quick replays, then those of which only a replay can tell.
+        """Shapes with their cuts: those that fit by the closed form, by rising quick replay, then the others, by rising share of
+        memory.
 
-        No shape beats its balance at will (`_at_best`), so that cuts are sought for promising shapes only.
+        Cuts are sought for a shape only once its lower bound (`_at_best`) is the least.
         """
         shapes = [shape for shape in self.shapes() if self._may_fit(shape)]
         rough = sorted(((self._at_best(shape), number) for number, shape in enumerate(shapes)))
@@ -370,17 +382,21 @@ class _Grid:
         yield from sorted(too_large, key=lambda candidate: candidate.fullest)
 
     def _roomiest(self, shape: GridShape) -> CutShape | None:
-        """The cuts of a shape with equal shares of a device for its stages; where that leaves too little, with any shares."""
+        """The shape with cuts that leave its stages equal shares of a device; with any shares where these leave too little; None
+        where no cuts fit.
+        """
         even = self.candidate(shape, self._equal_shares(shape)) if self._has_room(shape) else None
         return even if even is not None and even.fullest <= 1.0 else self.candidate(shape)
 
     def _may_fit(self, shape: GridShape) -> bool:
-        """Whether the devices together hold all weights, and activations of the fewest micro-batches that any stage holds."""
+        """Whether the devices together may hold all weights, and activations of one micro-batch."""
         state, kept = self.whole_bytes, float(self.bytes.kept[-1]) * self._samples(shape)
         return state + kept <= self._ranks(shape.groups).memory_bytes
 
     def _has_room(self, shape: GridShape) -> bool:
-        """Whether the first rank, which holds most micro-batches, fits if all layers were alike."""
+        """Whether the first rank, which has most micro-batches in flight, fits if all layers were alike, but for
+        UNLIKE_LAYERS.
+        """
         state, stash, kept = self._like_stage(shape)
         need = shape.chunks * state + kept * self.most_held(shape)[0][0] + stash
         return bool(need <= (1.0 + UNLIKE_LAYERS) * self._memory_bytes(shape.groups[0]))
@@ -388,11 +404,11 @@ class _Grid:
     def _at_best(self, shape: GridShape) -> float:
         """Lower bound on the seconds of a shape: the network divided at will, and cut where it sends least.
 
-        Of micro-batches that are unlike, the smallest fill and drain the pipeline, and each takes its share of the largest one's
-        seconds, at least. Every rank runs its part of each micro-batch. Where it has one stage, it has the first one behind all
-        earlier ranks, and these run the last one's backward behind it: any n ranks together have at most so much of the network
-        that its parts, each less than the one before by as much as is waited for, are over in time. What replicas reduce begins
-        with a rank's last backward.
+        Of micro-batches that are unlike, the smallest fill and drain the pipeline, and each takes at least its share of the
+        largest one's seconds. Every rank runs its part of each micro-batch. A rank with one stage begins behind all earlier
+        ranks, and these run the last micro-batch's backward behind it: so any n ranks together hold at most so much of the
+        network that its parts, each smaller than the one before by the share of that wait, end in time. The reduction of a rank's
+        gradients begins with its last backward.
         """
         slowest, samples = self._ranks(shape.groups).slowest, self._samples(shape)
         smallest = self.problem.batch // (shape.microbatches * shape.replicas)
@@ -414,11 +430,12 @@ class _Grid:
         return min(reduce_seconds(self._peer_rates(group), size) for group in groups) if size else 0.0
 
     def _backward_at_most(self, slowest: tuple[int, ...], samples: int) -> float:
-        """Seconds of the backward of the whole network, of one micro-batch, and of what it waits for in it."""
+        """Upper bound on the seconds of any rank's last backward: that of the whole network on its slowest device."""
         return max(self._backward_seconds(device, samples) for device in set(slowest))
 
     @remembered
     def _hops(self, groups: Groups, chunks: int) -> _Hops:
+        """Transfers of a micro-batch through all stages and back, between the slowest devices of ranks."""
         devices = [self._slowest(group) for group in groups] * chunks
         ways = [self.problem.cluster.point_to_point(*way) for one in pairwise(devices) for way in (one, one[::-1])]
         _, channel, bandwidth = self._links(groups, chunks)
@@ -427,11 +444,12 @@ class _Grid:
         return _Hops(*waits, busiest)
 
     def _samples(self, shape: GridShape) -> int:
-        """Samples of the largest part of a micro-batch that a replica gets."""
+        """Samples of the largest part of a micro-batch that a replica runs."""
         return -(-self.problem.batch // (shape.microbatches * shape.replicas))
 
     @remembered
     def _ranks(self, groups: Groups) -> _Ranks:
+        """Memory of all ranks together, and each one's slowest device."""
         of_kind = {self.costs.kind_of_device(device): device for group in groups for device in group}
         slowest = tuple(of_kind[self.costs.kind_of_device(self._slowest(group))] for group in groups)
         return _Ranks(sum(map(self._memory_bytes, groups)), slowest)
@@ -444,6 +462,7 @@ class _Grid:
 
     @remembered
     def _whole_seconds(self, device: int, samples: int) -> float:
+        """Seconds of a forward and a backward of the whole network on a device."""
         return float(self.costs.round_trip_seconds(device, samples).sum())
 
     def _slowest(self, group: Sequence[int]) -> int:
@@ -454,7 +473,8 @@ class _Grid:
         return max(kinds.values(), key=lambda device: float(self.costs.round_trip_seconds(device, 1).sum()))
 
     def candidate(self, shape: GridShape, spare: Sequence[float] = ()) -> CutShape | None:
-        """The cuts of a shape, and its quick replay; None where no cuts keep every stage within its memory.
+        """A shape with the cuts of the partition search and its quick replay; None where no cuts keep every stage within its
+        memory.
 
         spare: bytes of each stage's device that are to stay free
         """
@@ -468,7 +488,7 @@ class _Grid:
         return CutShape(seconds, shape, cuts, self._fullest(shape, cuts))
 
     def _equal_shares(self, shape: GridShape) -> list[float]:
-        """Bytes that each stage leaves to the other stages of its device, so that all can have as many (like) layers."""
+        """Bytes that each stage leaves free for the other stages of its device, so that all can have equally many like layers."""
         (state, stash, kept), (together, alone) = self._like_stage(shape), self.most_held(shape)
         memory = np.array([self._memory_bytes(group) for group in shape.groups])
         shares = (state + kept * alone.reshape(shape.chunks, -1) + stash) / (
@@ -480,7 +500,9 @@ class _Grid:
         return [float(one) for one in np.maximum(left, 0.0)]
 
     def _like_stage(self, shape: GridShape) -> tuple[float, float, float]:
-        """Bytes of a stage if layers were alike: of its weights, of what backward makes again, and of each micro-batch held."""
+        """Bytes of a stage if all layers were alike: of weights and states, of what a backward makes again, and of each
+        micro-batch in flight.
+        """
         samples, stages = self._samples(shape), self.bytes
         whole = self.problem.recompute == "whole"
         again = float(stages.made[0, -1]) * samples / (shape.stages if whole else 1)
@@ -493,6 +515,7 @@ class _Grid:
         return self.costs.range_elements(ranges) * self.costs.member.state_bytes
 
     def _memory_bytes(self, group: Sequence[int]) -> float:
+        """Bytes that the device with least memory may allocate, among replicas of a rank and their groups."""
         rooms = self.problem.rooms
         return min(rooms[member] for device in group for member in self.members[device])
 
@@ -513,6 +536,7 @@ class _Grid:
         return fullest
 
     def _partition_costs(self, shape: GridShape, spare: Sequence[float]) -> PartitionCosts:
+        """Costs of the partition search: of the slowest device of each rank, with links shared by the replicas' transfers."""
         samples = self._samples(shape)
         devices = [self._slowest(group) for group in shape.groups] * shape.chunks
         held = (self.most_held(shape)[1] * samples).tolist()
@@ -525,7 +549,7 @@ class _Grid:
         return _transfers(self.problem, groups)
 
     def most_held(self, shape: GridShape) -> tuple[Floats, Integers]:
-        """Most micro-batches of all stages of each rank at once, float64 [ranks], and of each stage, int64 [stages]."""
+        """Most micro-batches that all stages of each rank hold at once, float64 [ranks], and each stage, int64 [stages]."""
         return self._most_held(shape.schedule, shape.stages, shape.microbatches, shape.chunks)
 
     @remembered
@@ -533,7 +557,7 @@ class _Grid:
         return most_held(order_of(name, stages, microbatches, chunks, ()), np.ones(stages))
 
     def _links(self, groups: Groups, chunks: int) -> tuple[Integers, Integers, Floats]:
-        """Boundary, channel and bytes per second of every hop of a micro-batch, there and back."""
+        """Every hop of a micro-batch over a channel, there and back: its boundary, channel and bytes per second."""
         round_trip = self._transfers(groups)
         laps = np.arange(chunks)[:, None] * len(groups)
         link = (round_trip.behind + laps).reshape(-1)
@@ -542,20 +566,20 @@ class _Grid:
 
     @remembered
     def _backward_seconds(self, device: int, samples: int) -> float:
-        """Seconds of a backward of the whole network with what runs again."""
+        """Seconds of a backward of the whole network, with recomputation."""
         again = self.costs.seconds(device, samples, "forward") * self.costs.runs_again(self.problem.recompute)
         return float((self.costs.seconds(device, samples, "backward") + again).sum())
 
     @remembered
     def _peer_rates(self, group: tuple[int, ...]) -> Rates:
-        """All-reduces of the replicas of a rank."""
+        """Rates of all-reduces among the replicas of a rank."""
         rings = zip(*(self.members[device] for device in group), strict=True)
         cluster, times = self.problem.cluster, self.problem.stack.replica_collectives
         return scaled(cluster.collectives.rates(Operation.ALL_REDUCE, *rings), times.on(cluster.devices[group[0]]))
 
     @cached_property
     def _least_crossing(self) -> float:
-        """Bytes per sample of the cut that sends least."""
+        """Bytes per sample at the cut that sends least; 0 for a single layer."""
         inside = self.costs.cut_bytes[1:-1]
         return float(inside.min()) if len(inside) else 0.0
 
@@ -566,16 +590,17 @@ class _Grid:
         return self._plan(candidate.shape, candidate.cuts)
 
     def _plan(self, shape: GridShape, cuts: Sequence[int]) -> Plan:
+        """The plan of a shape with these cuts."""
         ranks = tuple(tuple(chain.from_iterable(map(self.members.__getitem__, group))) for group in shape.groups)
         stages = stages_from_cuts(cuts, len(self.problem.workload), ranks * shape.chunks, self.division.degree)
         sizes = equal_microbatches(self.problem.batch, shape.microbatches)
         return Plan(self.name, shape.schedule, stages, sizes, zero=self.division.zero)
 
     def within_memory(self, candidate: CutShape) -> Plan:
-        """The candidate's plan; where its replay needs more memory than there is, that of cuts which leave as much free.
+        """The candidate's plan; where its replay exceeds memory, the plan with cuts that leave as much more free, if one fits.
 
         The search counts no buffers of transfers, which only a replay knows. Where layers that one device gives away fill the
-        next one, round after round, all devices leave as much free.
+        next one, round after round, all devices leave as much free; where that fails, too, all cuts are tried if they are few.
         """
         shape = candidate.shape
 
@@ -602,7 +627,7 @@ class _Grid:
         return best if found is None else found
 
     def does_not_fit(self) -> str:
-        """One line with the numbers: the weights alone, divided over all devices."""
+        """The message that no plan fits, in one line, with the bytes of all weights and states."""
         problem = self.problem
         state = self.whole_bytes
         held = max(problem.rooms)

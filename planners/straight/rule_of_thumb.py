@@ -15,7 +15,7 @@ from planners.search.request import Request
 from simulator import InfeasiblePlanError, Plan, Problem, Recompute, equal_microbatches, stages_from_cuts
 
 LARGEST_SAMPLES = 4
-"""Samples of a micro-batch on one replica that are tried first, of a network of blocks; half as many where these do not fit."""
+"""Samples of a micro-batch on one replica that are tried first, for a network of blocks; half as many where these do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,12 @@ class HandMadeLayout:
         while problem.stack.runs.pipeline and degrees[-1] * ranks <= len(problem.cluster.devices):
             shapes.append((degrees[-1], ranks))
             ranks *= 2
-        for words in asked_policies(problem, self.request):
+        for policy in asked_policies(problem, self.request):
             for degree, count in shapes:
-                yield from self._of_shape(problem, degree, count, words)
+                yield from self._of_shape(problem, degree, count, policy)
 
-    def _of_shape(self, problem: Problem, degree: int, ranks: int, word: Recompute) -> Iterator[Plan]:
+    def _of_shape(self, problem: Problem, degree: int, ranks: int, policy: Recompute) -> Iterator[Plan]:
+        """Layouts of one shape by falling size of micro-batches; ranks: stages of the pipeline, one per rank"""
         groups, blocks, layers = device_groups(problem, degree), like_blocks(problem.workload), len(problem.workload)
         copies = len(groups) // ranks
         places = layers if blocks is None else blocks.count
@@ -78,14 +79,14 @@ class HandMadeLayout:
                 self.request.schedule or "1f1b",
                 stages,
                 equal_microbatches(problem.batch, count),
-                recompute=(word,) * ranks,
+                recompute=(policy,) * ranks,
                 zero=(1 if 1 in zeros else zeros[0]) if copies > 1 else 0,
             )
             samples = 0 if self.request.microbatches else samples // 2
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
-    """Why the rule says nothing of what is asked for, or None."""
+    """Why the rule has no layout for what is asked for, as a sentence for the user; None where it has."""
     if request.schedule not in (None, "1f1b", "gpipe", "eager-1f1b", "zb-h1", "zb-h2"):
         return f"the rule's pipelines have one stage per {problem.device_word} and flush, not {request.schedule!r}"
     try:

@@ -53,11 +53,11 @@ class Chain:
 
     @property
     def coupled(self) -> bool:
-        """Whether a stage may run its forward pass again, which the sizes of the other direction decide."""
+        """Whether a stage may run its forward pass again depending on the sizes of the other direction."""
         return len(self.durations) > 2 * self.stages
 
     def steps(self, again: bool = False) -> list[Step]:
-        """The decisions in chain order; `again`: where recomputation depends on the sizes, with it."""
+        """The decisions in chain order; again: of stages that run forward again, where recomputation depends on the sizes"""
         first = 2 * self.stages if again and self.coupled else 0
         return [
             Step(self.durations[first + stage], self.durations[self.stages + stage], np.array(sizes, dtype=np.int64))
@@ -65,5 +65,5 @@ class Chain:
         ]
 
     def ordered(self, sizes: Sequence[int]) -> list[int]:
-        """A size vector in stage order, turned into chain order (and back: it is its own inverse)."""
+        """A size vector in stage order, turned into chain order, or back."""
         return [int(size) for size in (sizes[::-1] if self.reverse else sizes)]

@@ -36,7 +36,7 @@ def _advance(
     row: int,
     counts: Integers,
 ) -> float:
-    """Ends of the blocks of a stage and the link behind it into `ends[step + 1]`; returns the last.
+    """Fill `ends[step + 1]` with the ends of the blocks of a stage and the link behind it; returns the last.
 
     `ends[step]` of K + 1 holds the upstream ends of blocks of `upstream` samples; `durations[row, b]` seconds of the stage,
     `durations[K + step, b]` of the link; `counts[b]` blocks of b samples in the mini-batch.
@@ -172,7 +172,7 @@ def _chain_end(
 def evaluate_rows(
     durations: Floats, reverse: bool, sizes: Integers, differs: Integers, result: Floats, first: int, stop: int
 ) -> None:
-    """End of the chain for rows `first`..`stop` of `sizes`, into `result`; arguments as in `_chain_end`."""
+    """Fill `result` with the end of the chain for rows `first`..`stop` - 1 of `sizes`; arguments as of `_chain_end`."""
     samples = durations.shape[1] - 1
     ends = np.zeros((sizes.shape[1] + 1, samples + 1))
     counts = _block_counts(samples)
@@ -188,37 +188,37 @@ class PopulationEvaluator(ABC):
 
     @abstractmethod
     def chain_seconds(self, chain: Chain, sizes: Integers, differs: Integers) -> Floats:
-        """Seconds of one pass; `sizes` are checked, `differs` as in `differing_stages`."""
+        """Seconds of one pass for each individual; sizes: valid ones; differs: as of `differing_stages`"""
 
     def forward_population(self, forward_sizes: ArrayLike) -> Floats:
-        """Seconds of the forward pass."""
+        """Seconds of the forward pass of each individual."""
         sizes = population(self.problem, forward_sizes)
         return self.chain_seconds(self.problem.forward_chain, sizes, fixed_stages(sizes))
 
     def backward_population(self, backward_sizes: ArrayLike, forward_sizes: ArrayLike | None = None) -> Floats:
-        """Seconds of the backward pass; `forward_sizes` are needed where recomputation depends on them."""
+        """Seconds of the backward pass of each individual; `forward_sizes` are needed where recomputation depends on them."""
         sizes = population(self.problem, backward_sizes)
         differs = differing_stages(self.problem, sizes, forward_sizes)
         return self.chain_seconds(self.problem.backward_chain, sizes, differs)
 
     def __call__(self, forward_sizes: ArrayLike, backward_sizes: ArrayLike) -> Floats:
-        """Seconds of a mini-batch with a flush."""
+        """Seconds of a mini-batch with a flush, of each individual."""
         return self.forward_population(forward_sizes) + self.backward_population(backward_sizes, forward_sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled(PopulationEvaluator):
-    """The compiled recurrence."""
+    """Evaluator of populations by the compiled recurrence."""
 
     def chain_seconds(self, chain: Chain, sizes: Integers, differs: Integers) -> Floats:
-        """Seconds of one pass."""
+        """Seconds of one pass for each individual."""
         return chain_population(chain, sizes, differs)
 
 
 def chain_population(chain: Chain, sizes: Integers, differs: Integers | None = None) -> Floats:
-    """End times of one chain for many individuals; sizes (individuals, K) are trusted.
+    """Seconds at which one chain ends, for many individuals; sizes (individuals, K) are not checked.
 
-    differs: as in `differing_stages`; none: as if no stage recomputed where that depends on the sizes
+    differs: as of `differing_stages`; None: as if no stage recomputed where that depends on the sizes
     """
     result = np.empty(len(sizes))
     again = fixed_stages(sizes) if differs is None else differs
@@ -237,7 +237,9 @@ def population(problem: UnequalProblem, sizes: ArrayLike) -> Integers:
 
 
 def differing_stages(problem: UnequalProblem, sizes: Integers, forward_sizes: ArrayLike | None) -> Integers:
-    """1 where a stage runs forward again because its sizes differ, (individuals, K); no columns where that is fixed."""
+    """1 where a stage runs forward again because its sizes differ, else 0, (individuals, K); no columns where recomputation does
+    not depend on sizes.
+    """
     if not problem.coupled:
         return fixed_stages(sizes)
     if forward_sizes is None:
@@ -246,5 +248,5 @@ def differing_stages(problem: UnequalProblem, sizes: Integers, forward_sizes: Ar
 
 
 def fixed_stages(sizes: Integers) -> Integers:
-    """No columns, for individuals of whose stages none runs forward again because of their sizes; (individuals, 0)."""
+    """An array without columns, (individuals, 0), which stands for recomputation that does not depend on sizes."""
     return np.zeros((len(sizes), 0), dtype=np.int64)

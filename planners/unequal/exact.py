@@ -1,4 +1,4 @@
-"""The exact method: a sweep over the stages of each pass, and the proof that no sizes are faster.
+"""Exact method: a sweep over the stages of each pass, and the proof that no sizes are faster.
 
 The best sizes known before it come from the greedy dynamic programme and the best equal size, or, where recomputation depends on
 the sizes (f_k != g_k) and the passes are decided together, from a genetic search with a fixed seed; and from the same sweep with
@@ -27,10 +27,10 @@ BEAM = 24
 """Profiles that the first, narrow sweep keeps after each stage."""
 
 MOST_PROFILES = 200_000
-"""Profiles kept after a stage unless a search says otherwise."""
+"""Profiles kept after a stage, at most, unless the caller says otherwise."""
 
 MOST_PAIRS = 50_000
-"""Pairs of profiles kept after a stage at most; work grows with the square of the candidates."""
+"""Pairs of profiles kept after a stage, at most; work grows with the square of the candidates."""
 
 
 def exact_sizes(
@@ -50,7 +50,9 @@ def exact_sizes(
 def best_sizes(
     problem: UnequalProblem, known: list[Known], max_profiles: int, progress: Report | None, started: float
 ) -> FoundSizes:
-    """A narrow sweep for better sizes than those known, and a wide one for the proof, of each pass or of both together."""
+    """The best sizes, after a narrow sweep for better sizes than those known and a wide one for the proof, of each pass or of
+    both together.
+    """
     known, history = list(known), [(sum(one.tried for one in known), sum(one.seconds for one in known))]
     for number, (decisions, width) in enumerate(_passes(problem)):
         others = known[:number] + known[number + 1 :]
@@ -81,7 +83,7 @@ def best_sizes(
 
 
 def _passes(problem: UnequalProblem) -> Iterator[tuple[list[Decision], int]]:
-    """Decisions of each sweep, and the width of its profiles."""
+    """The decisions of each sweep, with the width of its profiles."""
     samples = problem.samples
     if problem.coupled:
         yield pair_decisions(problem), 2 * samples + 3
@@ -91,6 +93,7 @@ def _passes(problem: UnequalProblem) -> Iterator[tuple[list[Decision], int]]:
 
 
 def _decisions(chain: Chain) -> list[Decision]:
+    """The decisions of the sweep over one pass."""
     return [
         Decision(len(step.allowed), partial(extend_all, step, tail), partial(least_ends, tail))
         for step, tail in zip(chain.steps(), tails(chain)[1:], strict=True)
@@ -98,7 +101,9 @@ def _decisions(chain: Chain) -> list[Decision]:
 
 
 def _first(problem: UnequalProblem, progress: Report | None) -> list[Known]:
-    """For each pass, the better of the greedy dynamic programme and the best equal size, with the bound that needs no search."""
+    """For each pass, the better of the greedy dynamic programme and the best equal size, with a lower bound that needs no
+    search.
+    """
     chains = problem.forward_chain, problem.backward_chain
     if progress is not None:
         progress(sum(greedy_extensions(chain) + 1 + len(equal_sizes(chain)) for chain in chains), float("inf"))
@@ -113,6 +118,7 @@ def _first(problem: UnequalProblem, progress: Report | None) -> list[Known]:
 
 
 def _first_pairs(problem: UnequalProblem, progress: Report | None) -> list[Known]:
+    """For both passes together, the sizes of the genetic search, with a lower bound that needs no search."""
     found = Genetic(seeded=True)(problem, np.random.default_rng(0), progress)
     sizes = found.forward_sizes, found.backward_sizes
     bound = min(lower_bound(problem), found.makespan_seconds)

@@ -37,17 +37,19 @@ class FoundSizes:
 
     @property
     def proven_optimal(self) -> bool:
-        """Whether no size vector is better."""
+        """Whether it is proven that no size vector takes fewer seconds."""
         return self.lower_bound_seconds >= self.makespan_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A partition with sizes: what the planners hand to the replay.
+    """A partition with sizes, as a search hands it to the replay.
 
-    bound_seconds: below which no sizes of this partition, or no plan of the planner's `space`, come in any replay; 0 if unknown
+    cuts: first layers of the stages but the first; unequal: the problem of the partition; sizes: what was found for it
+    bound_seconds: lower bound on the seconds of any sizes of this partition (or plan of the planner's `space`) in any replay; 0
+    if none is known
     whole: whether all partitions were bounded or solved, so that what is proven holds for each of them
-    stopped: the search ended early
+    stopped: whether the search ended early
     """
 
     cuts: Cuts

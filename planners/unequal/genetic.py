@@ -213,6 +213,6 @@ class Population:
 
 
 def _limits(chain: Chain) -> Integers:
-    """Number of candidates that each gene may take (the caps cut from above), in stage order."""
+    """Number of candidates that each gene may take, in stage order; caps leave the smallest ones."""
     counts = np.array([len(allowed) for allowed in chain.allowed], dtype=np.int64)
     return counts[::-1].copy() if chain.reverse else counts

@@ -1,4 +1,4 @@
-"""The greedy baselines: best equal size, local greedy, and the global-greedy dynamic programme."""
+"""Greedy baselines: the best equal size, local greedy, and the global-greedy dynamic programme."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from planners.unequal.problem import UnequalProblem
 from planners.unequal.profiles import Front, best_of_each_size, lower_bound, origin
 
 PAIRS = 3
-"""Pairs of size vectors that `greedy_pairs` makes of two."""
+"""Number of pairs that `greedy_pairs` returns."""
 
 Vector = TypeVar("Vector", bound=Sequence[int] | Integers)
 
 
 def equal_sizes(chain: Chain) -> Integers:
-    """Every size vector with one size on all stages that the caps allow; (count, K), ascending."""
+    """Every size vector with one size on all stages that the caps allow, (count, K), ascending."""
     common = min(chain.allowed, key=len)  # caps cut from above
     return np.repeat(np.array(common, dtype=np.int64)[:, None], chain.stages, axis=1)
 
 
 def one_size(problem: UnequalProblem, size: int) -> FoundSizes:
-    """One size for all stages and passes."""
+    """The answer with this one size for all stages and passes."""
     sizes = [size] * problem.stages
     return evaluated_sizes(problem, sizes, sizes, 1, time.perf_counter())
 
 
 def best_equal(problem: UnequalProblem, progress: Report | None = None) -> FoundSizes:
-    """GPipe with its best micro-batch size, the same for both passes."""
+    """The answer with the best single micro-batch size for all stages and both passes, as GPipe has it."""
     started = time.perf_counter()
     sizes = min(equal_sizes(problem.forward_chain), equal_sizes(problem.backward_chain), key=len)
     if progress is not None:
@@ -78,12 +78,13 @@ def greedy_dp(problem: UnequalProblem, progress: Report | None = None) -> FoundS
 
 
 def greedy_pairs(found: Sequence[Vector]) -> list[tuple[Vector, Vector]]:
-    """Forward and backward sizes from those of each pass planned apart: as they are, and either for both."""
+    """Pairs of forward and backward sizes to try, of those planned for each pass apart: as they are, and either for both."""
     forward, backward = found
     return [(forward, backward), (forward, forward), (backward, backward)]
 
 
 def _within_caps(chain: Chain, sizes: Sequence[int]) -> bool:
+    """Whether each stage's size is one that the chain allows."""
     return all(size in allowed for size, allowed in zip(chain.ordered(sizes), chain.allowed, strict=True))
 
 
@@ -99,13 +100,13 @@ def greedy_chain(chain: Chain) -> list[int]:
 
 
 def greedy_extensions(chain: Chain) -> int:
-    """Extensions that `greedy_chain` tries."""
+    """Number of extensions that `greedy_chain` tries."""
     counts = [1, *map(len, chain.allowed)]
     return sum(before * now for before, now in pairwise(counts))
 
 
 def trace(layers: Sequence[Front], last: int) -> list[list[int]]:
-    """Sizes, of each pass, in chain order of the profile `last` of the last layer."""
+    """Sizes by stage in chain order, of each pass, that led to profile `last` of the last layer."""
     sizes: list[list[int]] = []
     index = last
     for front in reversed(layers):
@@ -121,7 +122,7 @@ def evaluated_sizes(
     evaluations: int,
     started: float,
 ) -> FoundSizes:
-    """Given sizes as an answer, with the bound of the problem; `started` is a `time.perf_counter` value."""
+    """These sizes as an answer, with the lower bound of the problem; `started` is a `time.perf_counter` value."""
     makespan = float(compiled.Compiled(problem)(np.array([forward]), np.array([backward]))[0])
     bound = min(lower_bound(problem), makespan)
     return FoundSizes(

@@ -1,9 +1,9 @@
 """Grouped sizes: UMPIPE's unequal micro-batches for batches of any size, whose blocks are whole groups of samples.
 
-UMPIPE optimizes the sizes of a given partition. Here that is the one of the fastest GPipe with equal sizes, of the few most
-promising numbers of stages; its sizes are those of the greedy dynamic programme, of the best equal size, or of a genetic search
-that begins with these (TiDGAP). Replays choose among the partitions, with stages that store their activations and with stages
-that all run forward again.
+UMPIPE optimizes the sizes of a given partition. Here that is the partition of the fastest GPipe with equal sizes, for each of the
+few most promising numbers of stages; its sizes are those of the greedy dynamic programme, of the best equal size, or of a genetic
+search that begins with these (TiDGAP). Replays choose among the partitions, with stages that store their activations and with
+stages that all run forward again.
 """
 
 from __future__ import annotations
@@ -31,28 +31,30 @@ from planners.unequal.tables import candidate_sizes, limited_problem, memory_lim
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, Recompute, Score
 
 MOST_GROUPS = 256
-"""Groups of samples that a batch has at most unless a granularity is asked for."""
+"""Groups of samples in a batch, at most, unless a granularity is asked for."""
 
 EVERY_COUNT = 16
-"""Groups up to which a micro-batch may have any number of them; larger ones have 2^k or 3 · 2^k, or are the whole batch."""
+"""Groups up to which a micro-batch may have any number of them; larger ones have 2^k or 3 · 2^k groups, or are the whole
+batch.
+"""
 
 MOST_STAGES = 128
-"""Stages of a pipeline that are looked at unless so many are asked for: the plan ends on SimPy."""
+"""Stages, at most, unless more are asked for: the plan is replayed on SimPy in the end."""
 
 SHARES, FEW_STAGES = 4, 16
-"""Of many devices, so many numbers of stages are looked at, evenly; all up to a few stages."""
+"""SHARES: numbers of stages that are tried, evenly spread up to the most; FEW_STAGES: up to which every number is tried."""
 
 PARTITIONS = 2
-"""Partitions whose sizes are searched, the fastest with equal sizes first."""
+"""Partitions, at most, whose sizes are searched, the fastest with equal sizes first."""
 PROMISING = 1.1
-"""Those with equal sizes that take less than this many times the fastest one's seconds."""
+"""Seconds with equal sizes, per second of the fastest partition, below which a partition's sizes are searched."""
 
 GENETIC = Genetic(seeded=True, individuals=100, generations=40)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedSizes:
-    """The fastest flushed pipeline whose stages have micro-batches of their own in each pass, multiples of a granularity."""
+    """Planner of flushed pipelines whose stages have their own micro-batch sizes in each pass, multiples of a granularity."""
 
     request: Request = field(default_factory=Request)
     name: str = "umpipe"
@@ -88,11 +90,13 @@ class GroupedSizes:
         return plan
 
     def _choices(self, problem: Problem, evaluate: Evaluator, sizes: Sequence[int]) -> Iterator[_Grouping]:
-        """Numbers of stages with and without recomputation, with the seconds of the fastest equal size, that may be promising."""
+        """Numbers of stages with and without recomputation that may be promising, each with the seconds of the fastest equal
+        size.
+        """
         order, best = devices_in_order(problem), inf
         few = candidate_sizes(problem.batch, "powers-of-two", granularity(problem, self.request))
-        for word in words(problem, self.request):
-            one = problem if word == problem.recompute else replace(problem, recompute=word)
+        for policy in tried_policies(problem, self.request):
+            one = problem if policy == problem.recompute else replace(problem, recompute=policy)
             costs = evaluate.layer_costs if one is problem else LayerCosts(one)
             for stages in self._stages(problem):
                 devices = order[:stages]
@@ -106,6 +110,7 @@ class GroupedSizes:
                     yield _Grouping(one, costs, devices, few, found[0])
 
     def _stages(self, problem: Problem) -> list[int]:
+        """Numbers of stages to try, the most first."""
         most = number_of_stages(problem, self.request)
         if self.request.stages is not None:
             return [most]
@@ -116,7 +121,7 @@ class GroupedSizes:
     def _plan(
         self, choice: _Grouping, sizes: Sequence[int], rng: np.random.Generator, misses: Sequence[Score]
     ) -> Plan | None:
-        """The plan with the fastest sizes, with as much less memory as plans before exceeded it by; None where none has room."""
+        """The plan with the fastest sizes, with as much less memory as earlier plans exceeded it by; None where no sizes fit."""
         tables = tables_of(choice.problem, choice.devices, choice.costs, sizes)
         less = [1.01 * missing_bytes(misses, (device,)) for device in choice.devices]
         limits = [room - one for room, one in zip(memory_limits(tables), less, strict=True)]
@@ -133,7 +138,10 @@ class GroupedSizes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Grouping:
-    """A pipeline whose sizes are searched: devices of its stages, a recompute policy, and seconds with one of a few sizes."""
+    """A pipeline whose sizes are searched.
+
+    problem: under its recompute policy; devices: of its stages; few: equal sizes tried; seconds: of the fastest of these
+    """
 
     problem: Problem
     costs: LayerCosts
@@ -143,7 +151,9 @@ class _Grouping:
 
 
 def _busy_seconds(costs: LayerCosts, devices: Sequence[int], sizes: Sequence[int]) -> float:
-    """Seconds for which the devices are busy with the whole batch at least, on average; 0 for boards whose layers stream."""
+    """Lower bound on the seconds for which the devices are busy with the whole batch, on average; 0 for boards whose layers
+    stream.
+    """
     alike = [costs.first_of_kind(kind) for kind in sorted(set(map(costs.kind_of_device, devices)))]
     if any(map(costs.streams, alike)):
         return 0.0
@@ -160,7 +170,7 @@ def fastest_sizes(unequal: UnequalProblem, rng: np.random.Generator) -> tuple[tu
 
 
 def grouped_sizes(batch: int, samples: int) -> tuple[int, ...]:
-    """The sizes to choose from in groups of so many samples, rising."""
+    """The sizes to choose from, ascending, in groups of `samples` samples."""
     groups = max(1, batch // samples)
     powers = {base << power for base in (1, 3) for power in range(groups.bit_length())}
     counts = {*range(1, min(groups, EVERY_COUNT) + 1), *(count for count in powers if count <= groups)}
@@ -168,7 +178,9 @@ def grouped_sizes(batch: int, samples: int) -> tuple[int, ...]:
 
 
 def granularity(problem: Problem, request: Request) -> int:
-    """Samples of a group: those that are asked for, else the fewest, a divisor of the batch if one is near, for MOST_GROUPS."""
+    """Samples of a group: as asked for, else the fewest of which the batch has at most MOST_GROUPS, or a divisor of the batch
+    that is less than twice that.
+    """
     asked: int | None = request.asked("granularity")
     if asked is not None:
         return asked
@@ -176,15 +188,15 @@ def granularity(problem: Problem, request: Request) -> int:
     return next((one for one in range(least, 2 * least) if problem.batch % one == 0), least)
 
 
-def words(problem: Problem, request: Request) -> tuple[Recompute, ...]:
-    """Whether stages store their activations, but for those whose sizes differ, or run forward again: what may be tried."""
-    return tuple(word for word in asked_policies(problem, request) if word in ("none", "whole"))
+def tried_policies(problem: Problem, request: Request) -> tuple[Recompute, ...]:
+    """Recompute policies to try: "none", where only stages whose sizes differ recompute, and "whole"."""
+    return tuple(policy for policy in asked_policies(problem, request) if policy in ("none", "whole"))
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
-    """Why there are no grouped sizes for a problem and what is asked for, or None."""
+    """Why the planner cannot plan what is asked for, as a sentence for the user; None where it can."""
     if request.recompute == "none":
         return STORED
-    if not words(problem, request):
+    if not tried_policies(problem, request):
         return f"stages run forward again as a whole or not at all, not {request.recompute or problem.recompute!r}"
     return unlike_shape(problem, request)

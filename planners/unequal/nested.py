@@ -1,7 +1,7 @@
-"""Partition and unequal sizes searched together: partitions outside, exact sizes inside.
+"""Nested search: partitions outside, exact sizes of each inside.
 
-The paper fixes the partition. Here every partition of a chain of layers into stages is a problem of its own, and its
-lower bound says in a fraction of a millisecond whether it is worth to be solved.
+The paper fixes the partition. Here every partition of a chain of layers into stages is a problem of its own, and its lower bound
+says in a fraction of a millisecond whether it is worth solving.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from planners.unequal.problem import InfeasibleSizes, UnequalProblem
 from planners.unequal.profiles import lower_bound
 
 MOST_PARTITIONS = 20_000
-"""Partitions that are all looked at where there are no more of them."""
+"""Partitions, at most, where all are looked at."""
 
 
 def search_partition(
@@ -29,16 +29,17 @@ def search_partition(
     solve: Callable[[UnequalProblem], FoundSizes] = exact_sizes,
     bound: Callable[[Cuts], float] = lambda cuts: 0.0,
 ) -> Sized:
-    """Search cuts of `layers` layers into `stages` stages with the best block sizes of each.
+    """The fastest partition of `layers` layers into `stages` stages, each with its best block sizes.
 
-    `build(cuts)` gives the problem of a partition; where it raises `InfeasibleSizes` the partition is left out. From
-    `starts` (such as a balanced one) and the even partition, one cut after the other moves while that helps; then, if there
-    are at most MOST_PARTITIONS, all others are bounded and, where that is not enough, solved. Partitions are compared by
-    makespan and fixed seconds together. The answer is `whole` where no partition can be faster (up to the rounding of durations
-    to the grid of each problem, parts in 10^13). `bound(cuts)`, seconds that no sizes of a partition undercut, spares building
-    it: who searches one network under several rules knows one for all. An interrupt, or a BudgetSpent of `solve`, ends with the
-    best so far, and leaves the search where there is none. Raises ValueError for more stages than layers or starts that are no
-    cuts, `InfeasibleSizes` where nothing fits.
+    build: cuts -> the problem of a partition; where it raises `InfeasibleSizes` the partition is left out
+    starts: partitions to begin with, beside the even one; from each, one cut after the other moves while that helps; then, if
+    there are at most MOST_PARTITIONS, all others are bounded and, where that is not enough, solved
+    solve: problem -> sizes; bound: cuts -> seconds that no sizes of the partition undercut, which spares building it: who
+    searches one network under several rules knows one for all
+    Partitions are compared by makespan and fixed seconds together. The answer is `whole` where no partition can be faster (up to
+    the rounding of durations to the grid of each problem, parts in 10^13). An interrupt, or a BudgetSpent of `solve`, ends with
+    the best so far, and leaves the search where there is none. Raises ValueError for more stages than layers or starts that are
+    no cuts, `InfeasibleSizes` where nothing fits.
     """
     if not 1 <= stages <= layers:
         raise ValueError(f"stages must be in 1..{layers}, the number of layers, not {stages}")
@@ -63,7 +64,7 @@ def search_partition(
 
 
 class _Seen:
-    """The best so far; every partition is looked at once."""
+    """The partitions that were looked at, each once, and the best of them; proven: whether bounds rule out all but the best"""
 
     def __init__(
         self,
@@ -78,10 +79,11 @@ class _Seen:
 
     @property
     def seconds(self) -> float:
+        """Seconds of the best partition, infinite without any."""
         return math.inf if self.best is None else self.best.seconds
 
     def improves(self, cuts: Cuts) -> bool:
-        """Look at a partition, if not seen before; True where it is the new best."""
+        """Look at a partition, if it is new; True if it is the new best."""
         if cuts in self.cuts:
             return False
         self.cuts.add(cuts)
@@ -103,7 +105,9 @@ class _Seen:
         return better
 
     def _slower_if_nothing_ran_again(self, problem: UnequalProblem) -> bool:
-        """Whether the passes decided apart, a quick bound where recomputation couples them, are no faster than the best."""
+        """Whether a quick lower bound rules a partition out: its passes decided apart, without recomputation, are no faster than
+        the best.
+        """
         if not problem.coupled or self.best is None:
             return False
         apart = self.solve(replace(problem, recomputation="none"))
@@ -111,7 +115,7 @@ class _Seen:
 
 
 def _descend(search: _Seen, cuts: Cuts, layers: int) -> None:
-    """Move one cut anywhere between its neighbours, near places first, first improvement first, until nothing helps."""
+    """Move one cut anywhere between its neighbours, near places first, taking the first move that helps, until none does."""
     search.improves(cuts)
     moved = True
     while moved:
@@ -123,7 +127,7 @@ def _descend(search: _Seen, cuts: Cuts, layers: int) -> None:
 
 
 def _moved(cuts: Cuts, layers: int) -> list[Cuts]:
-    """The partition, and those that differ from it in one cut, those first whose cut moves least."""
+    """The partition, and those that differ from it in one cut, the smallest moves first."""
     ends = (0, *cuts, layers)
     places = [
         (abs(place - cut), index, place)
@@ -134,4 +138,5 @@ def _moved(cuts: Cuts, layers: int) -> list[Cuts]:
 
 
 def _ascending(cuts: Cuts, layers: int) -> bool:
+    """Whether cuts rise from above 0 to below the number of layers."""
     return all(first < second for first, second in itertools.pairwise((0, *cuts, layers)))

@@ -1,11 +1,11 @@
-"""Passes that are not independent, decided together: recomputation where f_k != g_k.
+"""Paired passes: a sweep that decides both passes of a stage together, as recomputation where f_k != g_k couples them.
 
 The forward pass is carried as in `exact`: when each sample has left stage k. The backward pass runs the other way, so its time is
 carried as what follows: L[s], the longest path from the delivery of sample s to backward stage k until the end of the chain. Both
 only grow with the choices made, and the makespan is R[B] + L[1] after the last stage, so a pair (R, L) that is nowhere below
 another can be dropped, and so can one whose bounds do not beat the best sizes known: max_s (R[s] + V[s]) with V from
-`profiles.tails`, plus max_s (H[s] + L[s]) with H[s] the earliest delivery of sample s under any sizes of the later stages.
-A pair is one profile, R[0..B] and then L[0..B+1], of which L[0] and L[B+1] are 0.
+`profiles.tails`, plus max_s (H[s] + L[s]) with H[s] the earliest delivery of sample s under any sizes of the later stages. A pair
+is one profile, R[0..B] and then L[0..B+1], of which L[0] and L[B+1] are 0.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from simulator import kernel
 
 
 class _PairStep(NamedTuple):
-    """A stage of both passes.
+    """A stage in both passes.
 
-    ahead, back: the steps of both chains; back_again: the backward one with the forward pass run again
+    ahead, back: its steps in both chains; back_again: the backward one with the forward pass run again
     tail, head: bounds on what the other stages take, V after the forward step, H before the backward one
     """
 
@@ -49,13 +49,14 @@ def pair_decisions(problem: UnequalProblem) -> list[Decision]:
 
 
 def _bounds(stage: _PairStep, pairs: Floats) -> Floats:
+    """Lower bounds on the makespan of each pair of profiles after a stage, in seconds."""
     middle = len(stage.head)
     ahead, after = np.ascontiguousarray(pairs[:, :middle]), np.ascontiguousarray(pairs[:, middle:-1])
     return least_ends(stage.tail, ahead) + least_ends(stage.head, after)
 
 
 def _heads(chain: Chain) -> Floats:
-    """Earliest deliveries to every stage of a chain under any sizes, H[i, s]; shape (K, B + 1), seconds."""
+    """Earliest seconds at which each sample is delivered to every stage of a chain under any sizes, H[i, s], shape (K, B + 1)."""
     heads = [np.zeros(chain.samples + 1)]
     for step in chain.steps()[:-1]:
         heads.append(_earliest(heads[-1], step))
@@ -64,7 +65,7 @@ def _heads(chain: Chain) -> Floats:
 
 @kernel()
 def _earliest(profile: Floats, step: Step) -> Floats:
-    """The earliest end of every sample over all sizes, one step on."""
+    """The earliest end of every sample behind one more step, over all its sizes."""
     samples = profile.shape[0] - 1
     no_tail = np.zeros(samples + 2)
     ends, one = np.zeros(samples), np.zeros(samples + 1)
@@ -83,7 +84,7 @@ def _earliest(profile: Floats, step: Step) -> Floats:
 def _extend_pairs(
     stage: _PairStep, upper: float, pairs: Floats, start: int, found: Front, filled: int
 ) -> tuple[int, int]:
-    """Append every pair of extensions that may beat `upper`: `sweep.Decision.extend`."""
+    """Append every pair of extensions that may beat `upper` seconds, as of `sweep.Decision.extend`."""
     samples = stage.head.shape[0] - 1
     middle = samples + 1
     forward_count, backward_count = stage.ahead.allowed.shape[0], stage.back.allowed.shape[0]

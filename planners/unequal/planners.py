@@ -53,28 +53,30 @@ from planners.unequal.tight_sizes import NothingFits, tight_sizes
 from simulator import InfeasiblePlanError, Plan, Problem, Score
 
 Search = Callable[[UnequalProblem, np.random.Generator, Report], FoundSizes]
-"""(problem, generator, progress) -> sizes; `progress` as in `planners.unequal.found_sizes`."""
+"""(problem, generator, progress) -> sizes; progress: as of `planners.unequal.found_sizes`"""
 
 MOST_DURATIONS = 2**20
-"""Samples of a batch times layers: about a minute of work, and 16 bytes each for every range of layers looked at."""
+"""Samples of a batch times layers, at most: about a minute of work, and 16 bytes each for every range of layers looked at."""
 
 FRONT = 3
-"""Partitions that are tried of those that `fastest_cuts` finds at one size, and the share by which they may be slower."""
+"""Partitions that are tried, at most, of those that `fastest_cuts` finds at one size."""
 FRONT_SLACK = 0.02
+"""Share by which these partitions may be slower than the fastest."""
 
 REPLAYS = 2
-"""Evaluations that a search leaves of its budget: its plan is replayed with the search's engine, and on the reference."""
+"""Evaluations of its budget that a search leaves, to replay its plan with the search's engine and on the reference."""
 
 ROUNDING = 1e-9
-"""Relative; more than the rounding of durations to the grid of an unequal problem, and of their sums, can differ by."""
+"""Relative tolerance: more than the rounding of durations to the grid of an unequal problem, and of their sums, can differ by."""
 
 
 def _exact(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> FoundSizes:
+    """Sizes by the exact method."""
     return exact_sizes(problem, progress=progress)
 
 
 def _greedy_or_equal(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> FoundSizes:
-    """The greedy dynamic programme, or the best equal size where that is faster."""
+    """Sizes by the greedy dynamic programme, or the best equal size where that is faster."""
     plans = [greedy_dp(problem, progress)]
     with suppress(BudgetSpent):
         plans.append(best_equal(problem, progress=lambda made, best: progress(plans[0].evaluations + made, best)))
@@ -83,6 +85,7 @@ def _greedy_or_equal(problem: UnequalProblem, rng: np.random.Generator, progress
 
 
 def _local(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> FoundSizes:
+    """Sizes of every stage by itself."""
     progress(1, float("inf"))
     return local_greedy(problem)
 
@@ -95,47 +98,47 @@ SEARCHES: dict[str, Search] = {
     "local-greedy": _local,
     "best-equal": lambda problem, rng, progress: best_equal(problem, progress),
 }
-"""Planner name -> its search."""
+"""Planner name -> its search of sizes for one partition."""
 
 FROM_EQUAL = ("best-equal", "dgap")
-"""Searches that take the partition of the fastest equal size as it is."""
+"""Planners that take the partition of the fastest equal size as it is."""
 
 NESTED = "unequal-nested"
-"""Searches the partition too, with the exact method for the sizes of each."""
+"""Planner that searches the partition, too, with the exact method for the sizes of each."""
 
 ON_REPLAYS = ("exact-unequal", NESTED)
-"""Searches that continue with replays if the recurrence proves nothing."""
+"""Planners that continue with replays if the recurrence proves nothing."""
 
 ONE_SIZE = ("best-equal",)
-"""Searches whose plans have one size for all stages and passes."""
+"""Planners whose plans have one size for all stages and passes."""
 
 
 STORED = "a stage whose forward and backward sizes differ runs forward again: recompute cannot be 'none' for all stages"
-"""Why there are no unequal sizes where all stages are to store their activations."""
+"""Why there are no unequal sizes where all stages are to store their activations, in words for messages."""
 
 BY_REPLAYS = "; all of them that bounds leave open were replayed by the compiled event loop or recurrence"
-"""How a proof by replays is told, where the recurrence of unequal sizes proves nothing."""
+"""End of the words of a proof by replays, where the recurrence of unequal sizes proves nothing."""
 
 
 def unequal_sizes(request: Request, name: str) -> UnequalSizes:
-    """The planner of a search of `SEARCHES`, or of partitions and sizes together (`NESTED`)."""
+    """The planner of this name: a search of `SEARCHES`, or of partitions and sizes together (`NESTED`)."""
     return UnequalSizes(request, name, SEARCHES.get(name, _exact))
 
 
 def number_of_stages(problem: Problem, request: Request) -> int:
-    """The stages asked for, else as many as there are devices and layers."""
+    """Number of stages that are asked for, else as many as there are devices and layers."""
     return request.stages or min(len(problem.cluster.devices), len(problem.workload))
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
-    """Why planners with unequal sizes cannot plan a problem and request, or None."""
+    """Why planners with unequal sizes cannot plan what is asked for, as a sentence for the user; None where they can."""
     if request.recompute == "none":
         return STORED
     return inapplicable_to_equal(problem, request)
 
 
 def inapplicable_to_equal(problem: Problem, request: Request) -> str | None:
-    """Why a planner with equal sizes cannot plan a problem and request, or None."""
+    """Why a planner with equal sizes cannot plan what is asked for, as a sentence for the user; None where it can."""
     durations = problem.batch * len(problem.workload)
     if (unlike := unlike_shape(problem, request)) is None and durations > MOST_DURATIONS:
         return (
@@ -146,7 +149,7 @@ def inapplicable_to_equal(problem: Problem, request: Request) -> str | None:
 
 
 def unlike_shape(problem: Problem, request: Request) -> str | None:
-    """Why what is asked for is no straight pipeline of unequal sizes with a flush, or None."""
+    """Why what is asked for is no straight flushed pipeline of unequal sizes, as a sentence for the user; None where it is."""
     if problem.recompute not in ("none", "whole"):
         return f"stages run forward again as a whole or not at all, not {problem.recompute!r}"
     if request.schedule not in (None, "gpipe") or request.microbatches is not None:
@@ -164,20 +167,22 @@ def unlike_shape(problem: Problem, request: Request) -> str | None:
 
 
 class _Meter:
-    """Counts the evaluations of searches as their planner's, and ends them before they exceed its budget, less a reserve."""
+    """Counts the evaluations of searches as their planner's, and stops them with BudgetSpent before they exceed its budget, less
+    a reserve.
+    """
 
     def __init__(self, evaluate: Evaluator, reserve: int = REPLAYS) -> None:
         self.evaluate, self.reserve, self.spent = evaluate, reserve, False
 
     def __call__(self, evaluations: int, seconds: float) -> None:
-        """A `Report`."""
+        """The `Report` that searches are given."""
         if evaluations > self.evaluate.remaining - self.reserve or not self.evaluate.has_time(evaluations * OF_SIZES):
             self.spent = True
             raise BudgetSpent
         self.evaluate.report(evaluations, seconds)
 
     def run(self, search: Search, problem: UnequalProblem, rng: np.random.Generator) -> FoundSizes:
-        """Run a search within the remaining budget."""
+        """Run a search within the remaining budget and return its sizes."""
         sizes = search(problem, rng, self)
         self.evaluate.credit(sizes.evaluations, sizes.evaluations * OF_SIZES)
         return sizes
@@ -185,10 +190,11 @@ class _Meter:
 
 @dataclass(frozen=True, slots=True)
 class SizesBound(Note):
-    """How good the sizes of micro-batches are known to be, where links share no channel.
+    """How good the sizes of micro-batches are known to be, on links that share no channel.
 
-    stage_forward_samples, stage_backward_samples: the size in each stage; makespan_seconds: until the first stage's update ends
-    sizes_lower_bound_seconds: no sizes take less, 0 where nothing is known; sizes_gap: the replay's share above it
+    stage_forward_samples, stage_backward_samples: size in each stage; makespan_seconds: until the first stage's update ends
+    sizes_lower_bound_seconds: no sizes take less, 0 where nothing is known; sizes_gap: share by which the replay is above it,
+    None where nothing is known
     evaluations: of sizes; recomputation: "always", or "where-differs" if only stages whose two sizes differ recompute
     """
 
@@ -204,7 +210,7 @@ class SizesBound(Note):
 
 @dataclass(frozen=True, slots=True)
 class UnequalSizes:
-    """Sizes by one of the searches: of one partition, or (`NESTED`) of partitions that are searched with them.
+    """Planner of sizes by one of the searches, for one partition, or (`NESTED`) for partitions that are searched with them.
 
     Partitions are searched by local moves (all of them, where there are few). Unless the user fixes the candidates they are
     compared at powers of two, and the best one, and the partition that the other searches take, get all candidates at the end.
@@ -217,9 +223,9 @@ class UnequalSizes:
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The fastest plan within the memory of the devices; InfeasiblePlanError if none fits.
 
-        It is the fastest of each number of stages, and of all sizes and powers of two of them, where these are not asked for:
-        asked for one of them the search would find the same, and nothing faster than all. Where no plan can be faster than what
-        is known, a number of stages is left out.
+        It is the fastest over numbers of stages, and over all sizes and powers of two, where these are not asked for: with one of
+        them asked for the search finds the same, and nothing faster than all. A number of stages with which no plan can be faster
+        than what is known is left out.
         """
         answers, failed, stopped = list[_SizedPlan](), None, False
         for tables, sizes in _choices(problem, self.request, evaluate):
@@ -250,6 +256,7 @@ class UnequalSizes:
         return fitting(self.name, best.plan, evaluate, evaluate.on_reference(best.plan))
 
     def _answer(self, choice: _StagesAndSizes) -> _SizedPlan:
+        """The best plan for one number of stages and choice of candidate sizes."""
         if self.name != NESTED:
             return _within_memory(
                 self.name, choice, lambda limits: self._of_one_partition(choice, limits), choice.sizes
@@ -259,7 +266,7 @@ class UnequalSizes:
         return _within_memory(self.name, choice, lambda limits: self._of_partitions(choice, limits, sizes), sizes)
 
     def _of_one_partition(self, choice: _StagesAndSizes, limits: list[float]) -> Sized:
-        """The sizes that the search finds for the partition that it starts from."""
+        """The start partition with the sizes that the search finds for it."""
         tables, meter, rng = choice.tables, choice.meter, choice.rng
         start = start_partition(tables, choice.sizes, limits, meter, rng, equal=self.name in FROM_EQUAL)
         if start.stopped:
@@ -277,7 +284,7 @@ class UnequalSizes:
         )
 
     def _of_partitions(self, choice: _StagesAndSizes, limits: list[float], sizes: tuple[int, ...]) -> Sized:
-        """The best partition at some of the sizes, with the best of all sizes."""
+        """The best partition at sizes `sizes`, then with the best of all candidate sizes."""
         tables, every, meter, rng = choice.tables, choice.sizes, choice.meter, choice.rng
         problem = tables.problem
         start = start_partition(tables, every, limits, meter, rng)
@@ -315,11 +322,12 @@ class UnequalSizes:
 
 
 def _model_seconds(sized: Sized) -> float:
+    """Seconds of a mini-batch by the recurrence, by which answers are compared."""
     return sized.seconds
 
 
 def _bound(tables: UnequalTables, unequal: UnequalProblem, plan: FoundSizes) -> float:
-    """Seconds below which no sizes of a partition come in any replay."""
+    """Lower bound on the seconds of any sizes of a partition in any replay."""
     loosest = loosest_problem(tables, unequal)
     if loosest is not unequal:
         return lower_bound(loosest) + loosest.fixed_seconds
@@ -341,8 +349,9 @@ def start_partition(
 ) -> Sized:
     """The partition that the searches take, with its first sizes.
 
-    limits: bytes of each device; equal: that of the fastest equal size, whatever unequal sizes could make of another. On boards
-    whose layers stream, where each range of layers has to be planned by itself, only equal sizes of 1, 2, 4, … samples count.
+    limits: bytes of each device; equal: take the partition of the fastest equal size, whatever unequal sizes could make of
+    another. On boards whose layers stream, where each range of layers has to be planned by itself, only equal sizes of 1, 2, 4, …
+    samples count.
     Raises InfeasibleSizes where nothing fits.
     """
     streaming = any(tables.costs.streams(device) for device in tables.devices)
@@ -368,14 +377,18 @@ def start_partition(
 
 
 def balanced_problem(tables: UnequalTables) -> tuple[Cuts, UnequalProblem]:
-    """The partition that the planners take and its problem, within the memory of the devices; InfeasibleSizes if none fits."""
+    """The partition that the planners start from, within the memory of the devices, and its problem; InfeasibleSizes if none
+    fits.
+    """
     meter, rng = _Meter(Evaluator(tables.problem)), np.random.default_rng(0)
     found = start_partition(tables, candidate_sizes(tables.problem.batch), memory_limits(tables), meter, rng)
     return found.cuts, found.unequal
 
 
 def quick_partitions(tables: UnequalTables, limits: Sequence[float]) -> list[Cuts]:
-    """The partitions that are fastest for equal micro-batches of 1, 2, 4, … samples, a few of each, and each once."""
+    """The partitions that are fastest with equal micro-batches of 1, 2, 4, … samples: FRONT of each size at most, without
+    duplicates.
+    """
     batch = tables.problem.batch
     found: list[Cuts] = []
     for size in powers_of_two(batch):
@@ -387,13 +400,13 @@ def quick_partitions(tables: UnequalTables, limits: Sequence[float]) -> list[Cut
 
 
 def _spare(tables: UnequalTables, limits: Sequence[float]) -> list[float]:
-    """Bytes of each stage's device beyond its limit."""
+    """Bytes of each stage's device above the stage's limit."""
     return [held - limit for held, limit in zip(memory_limits(tables), limits, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class _StagesAndSizes:
-    """The input of a search: stages, candidate sizes, and the means to search.
+    """The input of one search: stages, candidate sizes, and what the search uses.
 
     known: seconds of the fastest plan so far
     """
@@ -408,7 +421,7 @@ class _StagesAndSizes:
 
 @dataclass(frozen=True, slots=True)
 class _SizedPlan:
-    """The result of a search: a plan, its score on the reference, and the space of its proof in words."""
+    """The result of one search: a plan, its score on the reference engine, and the space of its proof in words."""
 
     tables: UnequalTables
     found: Sized
@@ -418,14 +431,14 @@ class _SizedPlan:
 
     @property
     def proven(self) -> bool:
-        """Whether no sizes in the space are faster."""
+        """Whether it is proven that no sizes in the space are faster."""
         return _attains(self.score, self.found)
 
 
 def _choices(
     problem: Problem, request: Request, evaluate: Evaluator
 ) -> Iterator[tuple[UnequalTables, tuple[int, ...]]]:
-    """Stages and sizes to search, of those that are not asked for, the most first."""
+    """Tables and candidate sizes to search, for each number of stages that is open, the most stages first."""
     devices, asked, granularity = (
         devices_in_order(problem),
         request.asked("candidates"),
@@ -441,9 +454,11 @@ def _choices(
 def _within_memory(
     name: str, choice: _StagesAndSizes, solve: Callable[[list[float]], Sized], sizes: Sequence[int]
 ) -> _SizedPlan:
-    """Solve, replay on the reference, and solve again with less memory where the replay needs more than there is.
+    """The plan of the sizes that `solve` finds, solved again with less memory while the replay on the reference exceeds what
+    there is.
 
-    sizes: among which a proof holds. Where no such search finds a plan that fits, `tight_sizes` looks for one with all sizes.
+    solve: bytes of each stage -> partition and sizes; sizes: among which a proof holds. Where no such search finds a plan that
+    fits, `tight_sizes` looks for one with all sizes.
     """
     tables, evaluate, every, attempts = choice.tables, choice.evaluate, choice.sizes, list[Sized]()
 
@@ -481,7 +496,7 @@ def _within_memory(
 
 
 def _tell(answer: _SizedPlan, evaluate: Evaluator) -> None:
-    """Write down what is known of an answer."""
+    """Note what is known of an answer, and declare it optimal where that is proven."""
     found, seconds = answer.found, answer.score.iteration_seconds
     bound = found.bound_seconds
     gap = max(0.0, seconds / bound - 1.0) if bound else None
@@ -511,17 +526,17 @@ def _tell(answer: _SizedPlan, evaluate: Evaluator) -> None:
 
 
 def _attains(score: Score, found: Sized) -> bool:
-    """Whether a replay takes no longer than what is known to be the least."""
+    """Whether a plan fits and its replay takes no longer than the lower bound."""
     return score.fits and bool(0.0 < score.iteration_seconds <= found.bound_seconds * (1.0 + ROUNDING))
 
 
 def _on_replays(
     name: str, tables: UnequalTables, evaluate: Evaluator, found: Sized, sizes: Sequence[int]
 ) -> tuple[Sized, bool]:
-    """The fastest sizes of a partition that replays find, and whether they are known to be the fastest of all of it.
+    """The fastest sizes of a partition that replays find, and whether they are proven the fastest of all its sizes.
 
-    The search begins from what was found, from the best equal and greedy sizes, and from those of links as slow as where all that
-    share a channel use it at once.
+    The search begins with the sizes found so far, with the best equal and greedy sizes, and with those for links as slow as if
+    all that share a channel used it at once.
     """
     unequal = unequal_problem(tables, found.cuts, sizes)
     starts: list[Pair] = [(found.sizes.forward_sizes, found.sizes.backward_sizes)]
@@ -544,11 +559,12 @@ def _on_replays(
 
 
 def _plan(name: str, tables: UnequalTables, sized: Sized) -> Plan:
+    """The plan of a partition with sizes."""
     return unequal_plan(name, tables, sized.cuts, sized.sizes.forward_sizes, sized.sizes.backward_sizes)
 
 
 def _tight(name: str, tables: UnequalTables, evaluate: Evaluator, sizes: Sequence[int]) -> Sized:
-    """Sizes that fit by replays, with nothing proven; InfeasiblePlanError, which says what was tried, if none is found."""
+    """Sizes that fit by replays, with nothing proven; InfeasiblePlanError, which says what was tried, if none are found."""
     made = evaluate.evaluations
     tight = tight_sizes(name, tables, evaluate, sizes, equal=name in ONE_SIZE)
     if isinstance(tight, NothingFits):
@@ -560,7 +576,7 @@ def _tight(name: str, tables: UnequalTables, evaluate: Evaluator, sizes: Sequenc
 
 
 def _space(tables: UnequalTables, found: Sized, sizes: Sequence[int], how: str = "") -> str:
-    """The plans among which a proven one is the fastest, and how, in words."""
+    """The plans among which a proven one is the fastest, and what proves it, in words."""
     chosen = f"all from 1 to {sizes[-1]}" if len(sizes) == sizes[-1] else ", ".join(map(str, sizes))
     where = f"all partitions into {len(tables.devices)} stages" if found.whole else "this partition"
     return (
@@ -571,9 +587,10 @@ def _space(tables: UnequalTables, found: Sized, sizes: Sequence[int], how: str =
 
 
 def _does_not_fit(name: str, tables: UnequalTables, nothing: NothingFits, evaluations: int) -> str:
-    """One line: whether no sizes fit or none that were tried, and the numbers of an even partition's stage that misses most.
+    """The message that no sizes fit, or none that were tried, in one line, with the numbers of an even partition's stage that
+    misses most.
 
-    evaluations: with a budget of more the planner looks further
+    evaluations: a budget of more than these lets the planner look further
     """
     problem, stages, held = tables.problem, len(tables.devices), memory_limits(tables)
     cuts = [tables.layers * stage // stages for stage in range(1, stages)]

@@ -21,11 +21,13 @@ from planners.unequal.chain import Chain
 from simulator import InfeasiblePlanError
 
 RECOMPUTATION = ("none", "always", "where-differs")
-"""When a stage runs its forward pass again before its backward pass: never, always, or only where f_k != g_k."""
+"""When a stage runs its forward pass again in its backward pass: never, always, or only where its two sizes differ (f_k !=
+g_k).
+"""
 
 
 class InfeasibleSizes(InfeasiblePlanError):
-    """No size vector satisfies the limits of the problem."""
+    """Error of a problem whose limits no size vector satisfies."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +89,7 @@ class UnequalProblem:
 
     @property
     def coupled(self) -> bool:
-        """Whether the backward time depends on the forward sizes too (recomputation where they differ)."""
+        """Whether the backward seconds depend on the forward sizes, too (recomputation where sizes differ)."""
         return self.recomputation == "where-differs"
 
     def _check_choices(self) -> None:
@@ -111,7 +113,7 @@ class UnequalProblem:
         return Chain(self.samples, _read_only(rows), self._allowed()[::-1], reverse=True)
 
     def _allowed(self) -> tuple[tuple[int, ...], ...]:
-        """Backward sizes of each stage."""
+        """Backward sizes that each stage may take, ascending; InfeasibleSizes where its cap leaves none."""
         caps = self.backward_caps or (self.samples,) * self.stages
         if len(caps) != self.stages:
             raise ValueError(f"caps must be {self.stages} sizes, one per stage, not {caps}")
@@ -128,7 +130,7 @@ def powers_of_two(samples: int) -> tuple[int, ...]:
 
 
 def near_sizes(sizes: Sequence[int], size: int) -> set[int]:
-    """The candidates near a size: itself, its neighbours, half and twice of it."""
+    """The candidates near a size: itself, the next smaller and larger ones, its half and its double."""
     place = sizes.index(size)
     return {*sizes[max(0, place - 1) : place + 2], *({size // 2, size * 2} & {*sizes})}
 
@@ -155,10 +157,10 @@ def _table(name: str, values: ArrayLike, rows: int, samples: int) -> Floats:
 
 
 def _quantum(samples: int, tables: Sequence[Floats]) -> float:
-    """The smallest power of two that divides into the longest possible makespan fewer than 2^52 times.
+    """Grid of durations in seconds: the least power of two of which fewer than 2^52 make the longest possible makespan.
 
-    Any sequence of blocks of B samples on a process costs at most B max_b d(b)/b; the sum over all processes, with the
-    forward pass counted twice for recomputation, bounds every makespan of every order.
+    Any sequence of blocks of B samples on a process costs at most B max_b d(b)/b; the sum over all processes, with the forward
+    pass counted twice for recomputation, bounds every makespan of every order.
     """
     sizes = np.arange(1, samples + 1)
     longest = [float((samples * (table[:, 1:] / sizes).max(axis=1)).sum()) if table.size else 0.0 for table in tables]

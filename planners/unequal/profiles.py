@@ -1,7 +1,7 @@
 """End-time profiles by sample, compiled: extending one by a stage, bounds on what follows, and Pareto fronts.
 
-A profile R[s], s = 1..B, is when sample s has left the part of the chain that was decided. Every step of a search
-decides the size of one stage and runs it and the link behind it.
+A profile R[s], s = 1..B, holds the seconds at which sample s has left the stages that are decided. Every step of a search decides
+the size of one stage and runs that stage and the link behind it.
 """
 
 from __future__ import annotations
@@ -17,34 +17,38 @@ from simulator import kernel
 
 
 class Front(NamedTuple):
-    """Profiles after a step, (count, width), the sizes of the step in each pass, (count, passes), and the profile before each."""
+    """Profiles after a step.
+
+    profiles: (count, width); sizes: of the step in each pass, (count, passes); parents: index of the profile before the step,
+    (count,)
+    """
 
     profiles: Floats
     sizes: Integers
     parents: Integers
 
     def room(self, rows: int) -> Front:
-        """An uninitialized front of the same form with so many rows."""
+        """An uninitialized front of the same form with `rows` rows."""
         shapes = ((rows, *column.shape[1:]) for column in self)
         return Front._make(np.empty(shape, column.dtype) for shape, column in zip(shapes, self, strict=True))
 
     def chosen(self, rows: Integers | slice) -> Front:
-        """Some of the profiles."""
+        """The front of these rows alone."""
         return Front._make(column[rows] for column in self)
 
 
 def origin(width: int, passes: int) -> Front:
-    """The one profile before the first step."""
+    """The front of the one profile before the first step, all of whose samples are there at 0 s."""
     return Front(np.zeros((1, width)), np.zeros((1, passes), np.int64), np.zeros(1, np.int64))
 
 
 def tails(chain: Chain) -> Floats:
-    """Lower bounds on the time that remains, V[i, s], shape (K + 1, B + 2), seconds.
+    """Lower bounds on the seconds that remain, V[i, s], shape (K + 1, B + 2).
 
-    If sample s leaves step i - 1 at R[s], the chain ends no earlier than R[s] + V[i, s], whatever the sizes of the
-    steps from i on; V[0, 1] bounds the whole chain. V falls with s. The block that holds s starts after R[s] and the
-    blocks after it follow, so with size b and cumulative durations C the end is at least
-    R[s] + C_j - C_{j0-1} + V[i+1, first sample of j] for every block j from that of s, j0, on; V is the least over b.
+    If sample s leaves step i - 1 at R[s], the chain ends no earlier than R[s] + V[i, s], whatever the sizes of the steps from i
+    on; V[0, 1] bounds the whole chain. V falls with s. The block that holds s starts after R[s] and the blocks after it follow,
+    so with size b and cumulative durations C the end is at least R[s] + C_j - C_{j0-1} + V[i+1, first sample of j] for every
+    block j from that of s, j0, on; V is the least over b.
     """
     steps = chain.steps()
     values = np.zeros((len(steps) + 1, chain.samples + 2))
@@ -64,7 +68,7 @@ def lower_bound(problem: UnequalProblem) -> float:
 
 @kernel(inner=True, borrows=True)
 def tail_of_process(row: Floats, block: int, after: Floats, before: Floats) -> None:
-    """V before one process with blocks of `block` samples, from V after it."""
+    """Fill `before` with V in front of one process with blocks of `block` samples, from V behind it (`after`)."""
     samples = row.shape[0] - 1
     count = (samples + block - 1) // block
     best = 0.0
@@ -92,7 +96,10 @@ def _tail(step: Step, after: Floats, before: Floats) -> None:
 
 @kernel(inner=True, borrows=True)
 def extend(profile: Floats, step: Step, block: int, tail: Floats, upper: float, ends: Floats) -> float:
-    """Ends of the blocks of the step's link into `ends`; returns the last, or inf where it cannot beat `upper`."""
+    """Fill `ends` with the ends of the blocks behind the step's link; returns the last, or inf if it cannot beat `upper` seconds.
+
+    profile: before the step; tail: V behind the step
+    """
     samples = profile.shape[0] - 1
     end = 0.0
     sent = 0.0
@@ -113,7 +120,7 @@ def extend(profile: Floats, step: Step, block: int, tail: Floats, upper: float, 
 
 @kernel(inner=True, borrows=True)
 def spread(ends: Floats, block: int, profile: Floats) -> None:
-    """Block ends, written out as a profile by sample."""
+    """Fill `profile` with the end of each sample's block."""
     samples = profile.shape[0] - 1
     for s in range(1, samples + 1):
         profile[s] = ends[(s - 1) // block]
@@ -121,7 +128,9 @@ def spread(ends: Floats, block: int, profile: Floats) -> None:
 
 @kernel()
 def best_of_each_size(profiles: Floats, step: Step, tail: Floats, best: Front) -> None:
-    """For every allowed size, the extension of any profile that ends first: profile and parent (lowest index on ties)."""
+    """Fill `best` with, for every allowed size, the extension of any profile that ends first; its parent is the first one on
+    ties.
+    """
     ends = np.zeros(profiles.shape[1] - 1)
     for a in range(step.allowed.shape[0]):
         block = step.allowed[a]
@@ -139,7 +148,7 @@ def best_of_each_size(profiles: Floats, step: Step, tail: Floats, best: Front) -
 def non_dominated(profiles: Floats) -> Integers:
     """Indices of the profiles that no other equals or precedes in every sample, by rising sum of their times.
 
-    Of equal ones the first stays. A dominating profile has a smaller sum, or is equal: one pass in that order.
+    Of equal ones the first stays. A dominating profile has a smaller sum, or is equal: one pass in that order suffices.
     """
     count, width = profiles.shape
     sums = np.zeros(count)
@@ -174,7 +183,7 @@ def non_dominated(profiles: Floats) -> Integers:
 def extend_all(
     step: Step, tail: Floats, upper: float, profiles: Floats, start: int, found: Front, filled: int
 ) -> tuple[int, int]:
-    """Append every extension by a step that may beat `upper`: `sweep.Decision.extend`."""
+    """Append every extension by a step that may beat `upper` seconds, as of `sweep.Decision.extend`."""
     ends = np.zeros(profiles.shape[1] - 1)
     for i in range(start, profiles.shape[0]):
         if filled + step.allowed.shape[0] > found.sizes.shape[0]:
@@ -191,7 +200,7 @@ def extend_all(
 
 @kernel()
 def least_ends(tail: Floats, profiles: Floats) -> Floats:
-    """For every profile, the bound max_s R[s] + V[s] on the end of the chain."""
+    """Lower bound max_s R[s] + V[s] on the end of the chain, for each profile, float64 [profiles]."""
     count, width = profiles.shape
     bounds = np.zeros(count)
     for i in range(count):

@@ -6,7 +6,7 @@ a channel that carries all blocks of several links is busy from the first of the
 
 A flush runs forward, turns, and runs backward: the backward pass depends on the forward one by the moment of the turn, and by
 which stages recompute. So first every forward vector that is left is replayed once, for its turn, and then pairs of turns and
-backward vectors, by rising bound. Where all of them are replayed that the bounds leave open, nothing is faster.
+backward vectors, by rising bound. Where all that the bounds leave open are replayed, no sizes are faster.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ Pair = tuple[Vector, Vector]
 """Forward and backward sizes."""
 
 OPS = 2**18
-"""Ops of the plans that are replayed at most: the work of a search."""
+"""Ops of the plans that are replayed, at most: the work of a search."""
 LEAST_OPS = 512
-"""Least ops that a plan counts as: OPS are at most 512 replays."""
+"""Ops that a plan counts as, at least: OPS are at most 512 replays."""
 
 STARTS = 3
-"""Sizes, the fastest of those that a search begins with, whose changes are replayed."""
+"""Sizes to begin with, at most the fastest so many, whose changes are replayed."""
 
 VECTORS = 2**16
-"""Vectors of a pass, and which stages recompute beside it, of which all are bounded at most: what is larger is not enumerated."""
+"""Size vectors of a pass (times choices of the stages that recompute), at most, that are enumerated and bounded."""
 
 PAIRS = 2**22
-"""Pairs of forward and backward vectors that are put in order at most."""
+"""Pairs of forward and backward vectors, at most, that are put in order."""
 
 ROUNDING = 1e-9
 """Relative tolerance of rounding between bounds and replays."""
 
 
 class _WorkDone(Exception):
-    """The limit of replayed ops is reached."""
+    """Raised when the limit of replayed ops is reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSizes:
     """The fastest sizes that replays found for one partition.
 
-    score: of these sizes; every: all sizes that may be faster were replayed
+    score: of these sizes; every: whether all sizes that may be faster were replayed
     replays: plans replayed; stopped: by an interrupt or the end of a budget
     """
 
@@ -75,7 +75,7 @@ class ReplayedSizes:
 class SizeBounds:
     """Lower bounds on the replays of a partition, by sizes.
 
-    tables: whose devices and channels these are; unequal: the loosest problem of the partition, without caps; cuts: its cuts
+    tables: of its devices and channels; unequal: the loosest problem of the partition, without caps; cuts: of the partition
     """
 
     tables: UnequalTables
@@ -97,19 +97,23 @@ class SizeBounds:
         )
 
     def forward(self, sizes: Integers) -> Floats:
-        """Least seconds of the forward pass, until the last stage ends it; sizes (vectors, stages)."""
+        """Lower bounds on the seconds of the forward pass, until the last stage ends it, float64 [vectors]; sizes: (vectors,
+        stages)
+        """
         model = Compiled(self.unequal).forward_population(sizes) + sum(self._latencies[0])
         return np.maximum(model, self._of_channels(self.unequal.forward_chain, sizes, self._busy(up=False)))
 
     def backward(self, sizes: Integers, again: Integers) -> Floats:
-        """Least seconds of the backward pass, without the update; again: 1 where a stage recomputes because its sizes differ."""
+        """Lower bounds on the seconds of the backward pass without the update, float64 [vectors]; again: 1 where a stage
+        recomputes because its sizes differ
+        """
         chain, other = self.unequal.backward_chain, sizes % self.unequal.samples + 1
         model = Compiled(self.unequal).backward_population(sizes, np.where(again, other, sizes))
         channels = self._of_channels(chain, sizes[:, ::-1], self._busy(up=True))
         return np.maximum(model + sum(self._latencies[1]), channels)
 
     def _busy(self, *, up: bool) -> list[tuple[list[int], float]]:
-        """For each channel that several links of a pass share: these, in chain order, and the seconds that it is busy."""
+        """For each channel that several links of a pass share: these links, in chain order, and the seconds that it is busy."""
         problem = self.tables.problem
         if not problem.contention or problem.communication in WITHOUT_LINKS:
             return []
@@ -125,7 +129,8 @@ class SizeBounds:
         return [(of_channel, seconds[channel]) for channel, of_channel in links.items() if len(set(of_channel)) > 1]
 
     def _of_channels(self, chain: Chain, sizes: Integers, busy: Sequence[tuple[list[int], float]]) -> Floats:
-        """The least that a channel which several links share permits: what comes before it, all its blocks, what follows it.
+        """Lower bounds by channels that several links share: what comes before a channel's first block, all its blocks, what
+        follows the last.
 
         sizes: in chain order. Before the first block of a link stands one block of each stage and link before it; behind its last
         one the last blocks of those behind it.
@@ -150,7 +155,7 @@ class SizeBounds:
 
 @dataclass(slots=True)
 class _SizeReplays:
-    """Replays of the sizes of one partition, and the fastest that fit; ends with _WorkDone after so much work.
+    """Replays of the sizes of one partition, and the fastest that fit; raises _WorkDone after OPS.
 
     Lifetime: made for one search, which asks it for seconds until it is done.
     """
@@ -169,7 +174,7 @@ class _SizeReplays:
         return math.inf if self.score is None else self.score.iteration_seconds
 
     def plan(self, pair: Pair) -> Plan:
-        """The plan that is replayed."""
+        """The plan that is replayed for these sizes."""
         return unequal_plan(self.name, self.bounds.tables, self.bounds.cuts, *pair)
 
     def __call__(self, pair: Pair) -> float:
@@ -186,7 +191,7 @@ class _SizeReplays:
         return self.known[pair]
 
     def turn(self, forward: Vector, backward: Vector) -> float:
-        """End of the forward pass in seconds, which does not depend on backward sizes."""
+        """Seconds at which the forward pass ends, which do not depend on backward sizes."""
         self((forward, backward))
         found = self.evaluate.forward_seconds(self.plan((forward, backward)))
         if found is None:
@@ -197,9 +202,9 @@ class _SizeReplays:
 def replayed_sizes(
     name: str, tables: UnequalTables, cuts: Cuts, unequal: UnequalProblem, starts: Iterable[Pair], evaluate: Evaluator
 ) -> ReplayedSizes | None:
-    """The fastest sizes that replays find for a partition, from some to start with; None where none of them fits.
+    """The fastest sizes that replays find for a partition; None where none of them fits.
 
-    unequal: the problem of the partition without caps
+    unequal: the problem of the partition without caps; starts: sizes to begin with
     The changes of the fastest starts come first, a stage or a pass at a time, each the first that is faster; then whatever the
     bounds leave open, where that is little enough. A change whose bound is no faster than what is known is not replayed.
     """
@@ -221,14 +226,14 @@ def replayed_sizes(
 
 
 def _even(unequal: UnequalProblem) -> Iterator[Pair]:
-    """One size for all stages and passes, powers of two of the candidates."""
+    """Sizes that are the same for all stages and passes: powers of two among the candidates, and the batch."""
     for size in unequal.candidates:
         if size & (size - 1) == 0 or size == unequal.samples:
             yield (size,) * unequal.stages, (size,) * unequal.stages
 
 
 def _descend(replays: _SizeReplays, pair: Pair) -> None:
-    """Replay changes by rising bound, from the first that is faster again, until none is."""
+    """Replay changes of sizes by rising bound; begin again from the first that is faster, until none is."""
     moved = True
     while moved and not math.isinf(replays(pair)):
         moved = False
@@ -243,7 +248,7 @@ def _descend(replays: _SizeReplays, pair: Pair) -> None:
 
 
 def _bounds(bounds: SizeBounds, pairs: Sequence[Pair]) -> Floats:
-    """Seconds of an iteration at least, of each."""
+    """Lower bounds on the seconds of an iteration, float64 [pairs]."""
     if not pairs:
         return np.zeros(0)
     forward, backward = (np.array(sizes, dtype=np.int64) for sizes in zip(*pairs, strict=True))
@@ -251,12 +256,13 @@ def _bounds(bounds: SizeBounds, pairs: Sequence[Pair]) -> Floats:
 
 
 def _again(bounds: SizeBounds, forward: Integers, backward: Integers) -> Integers:
+    """1 where a stage recomputes because its sizes differ, else 0, (pairs, stages)."""
     return np.asarray((forward != backward) & bounds.unequal.coupled, dtype=np.int64)
 
 
 def _changed(unequal: UnequalProblem, pair: Pair) -> Iterator[Pair]:
-    """One stage of a pass, or of both, with a size near its own or that of a stage beside it; a whole pass a size up or down;
-    either pass as the other.
+    """Sizes with one stage of a pass, or of both, changed to a near size or that of a stage beside it; with a whole pass a size
+    up or down; and with one pass's sizes for both.
     """
     forward, backward = pair
     for vector, put in ((forward, lambda one: (one, backward)), (backward, lambda one: (forward, one))):
@@ -273,6 +279,7 @@ def _changed(unequal: UnequalProblem, pair: Pair) -> Iterator[Pair]:
 
 
 def _with(vector: Vector, stage: int, size: int) -> Vector:
+    """The vector with this size at one stage."""
     return (*vector[:stage], size, *vector[stage + 1 :])
 
 

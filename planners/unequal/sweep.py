@@ -1,8 +1,8 @@
-"""Sweep: the sizes of one stage after the other, keeping every end-time profile that may still win.
+"""Sweep: decides the sizes of one stage after the other, keeping every end-time profile that may still win.
 
 (R) is monotone in arrival times, so of two profiles the one that is nowhere earlier can be dropped; one whose bound does not beat
-the best sizes known can be dropped too. What is left at the end is optimal, and the proof is that everything else was dropped
-for one of the two reasons. Durations lie on a grid (see `problem`), so every comparison is exact.
+the best sizes known can be dropped too. What is left at the end is optimal, and the proof is that everything else was dropped for
+one of the two reasons. Durations lie on a grid (see `problem`), so every comparison is exact.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from planners.unequal.greedy import trace
 from planners.unequal.profiles import Front, non_dominated
 
 ROWS = 1 << 14
-"""Room for profiles before dominated ones are dropped."""
+"""Rows for profiles, at least, before dominated ones are dropped."""
 
 
 class Decision(NamedTuple):
     """The decision of a sweep at one stage.
 
-    choices: sizes, or pairs of them, that the stage may take
+    choices: number of sizes, or pairs of them, that the stage may take
     extend: (upper, profiles, start, found, filled) -> (next profile to extend, rows filled): every extension that may beat
-        `upper` seconds, from profile `start` on, appended to `found` while a whole profile's worth has room
-    bounds: of each profile after the stage, seconds below which the chain does not end; after the last stage, when it ends
+    `upper` seconds, from profile `start` on, appended to `found` while a whole profile's worth has room
+    bounds: lower bound on the end of the chain, in seconds, of each profile after the stage; after the last stage the end itself
     """
 
     choices: int
@@ -39,9 +39,10 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The best sizes known of the passes that a sweep decides together: a vector each, in the order of the sweep.
+    """The best sizes known of the passes that a sweep decides together.
 
-    `bound` on their `seconds`, which it equals if the sizes are proven optimal; `tried`: profiles extended by one size
+    sizes: a vector per pass, in the order of the sweep; seconds: of these passes; bound: lower bound on them, equal if the sizes
+    are proven optimal; tried: profiles extended by one size; interrupted: whether the sweep was stopped
     """
 
     sizes: tuple[tuple[int, ...], ...]
@@ -54,9 +55,10 @@ class Known:
 def sweep(
     decisions: Sequence[Decision], start: Front, known: Known, width: int, progress: Report | None = None
 ) -> Known:
-    """One pass over the stages, keeping at most `width` profiles after each, those of the least bounds.
+    """The best sizes after one pass over the stages that keeps at most `width` profiles after each, those of the least bounds.
 
-    start: one profile, before the first stage. An interrupt, or a BudgetSpent of `progress`, ends with what was known, marked.
+    start: one profile, before the first stage; known: the best sizes before. An interrupt, or a BudgetSpent of `progress`, ends
+    with what was known, marked.
     """
     front, layers, bounds = start, list[Front](), np.zeros(1)
     least, tried = known.seconds, known.tried
@@ -86,7 +88,7 @@ def sweep(
 
 
 def _extended(decision: Decision, upper: float, front: Front) -> Front:
-    """All non-dominated extensions by one stage that may beat `upper`."""
+    """All extensions of a front by one stage that may beat `upper` seconds and that no other dominates."""
     rows, found, filled, following = max(ROWS, 2 * decision.choices), front.chosen(slice(0)), 0, 0
     while following < len(front.parents):
         room = front.room(rows)

@@ -16,29 +16,29 @@ from planners.unequal.problem import InfeasibleSizes, UnequalProblem, powers_of_
 from simulator import LayerCosts, Plan, Problem, Recompute, stages_from_cuts
 
 CANDIDATES = ("all", "powers-of-two")
-"""Which sizes a search may choose: every one from 1 to the batch, or powers of two and the batch."""
+"""Choices of candidate sizes: every one from 1 to the batch, or powers of two and the batch."""
 
 PASSES: tuple[tuple[Phase, Recompute | None], ...] = (("forward", None), ("backward", None), ("forward", "whole"))
-"""Rows of the seconds of a stage: phases, and as what they run again within a backward."""
+"""Rows of the seconds of a stage: each a phase and, for what a backward runs again, the recompute policy."""
 
 WITHOUT_LINKS = ("streaming", "free")
-"""Communications that queue nowhere and take no time of their own: an op lasts as long as its sending, or transfers are free."""
+"""Communications that keep no link busy: an op lasts as long as its sending, or transfers are free."""
 
 MOST_LAYERS = 256
-"""Most layers of a network whose ranges are all bounded."""
+"""Layers, at most, of a network whose ranges are all bounded."""
 
 MOST_FOR_ALL = 64
-"""Largest batch in samples for which every size is a candidate unless the user says otherwise."""
+"""Samples of a batch, at most, for which every size is a candidate unless the user says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnequalTables:
-    """Costs of a chain of layers at every number of samples, for any cuts into stages.
+    """Costs of a chain of layers for every number of samples of a block and any cuts into stages.
 
     problem: whose costs these are; devices: of each stage of a pipeline, in order
-    only: sizes whose seconds are asked for, the others count as nothing; () for all
+    only: sizes whose seconds are needed, other sizes have 0; () for all
     stages: seconds of 0..batch samples by (kind of accelerator, first layer, end layer), float64 [3, batch + 1], rows as of
-        PASSES; filled as they are asked for
+    PASSES; filled when first needed
     """
 
     problem: Problem
@@ -49,11 +49,13 @@ class UnequalTables:
 
     @property
     def layers(self) -> int:
-        """Number of layers."""
+        """Number of layers of the network."""
         return len(self.problem.workload)
 
     def stage_seconds(self, stage: int, first: int, end: int) -> Floats:
-        """Seconds of layers `first` to `end` - 1 as one stage, as the replay has them: [3, batch + 1], as in `stages`."""
+        """Seconds of layers `first` to `end` - 1 as one stage, as a replay has them, float64 [3, batch + 1], rows as of
+        PASSES.
+        """
         device = self.devices[stage]
         key = self.costs.kind_of_device(device), first, end
         if key not in self.stages:
@@ -66,7 +68,7 @@ class UnequalTables:
         return self.stages[key]
 
     def ranges(self, cuts: Sequence[int]) -> list[tuple[int, int]]:
-        """First layer and end of each stage."""
+        """First layer and end layer of each stage."""
         return list(pairwise([0, *map(int, cuts), self.layers]))
 
     def stage_bytes(self, first: int, end: int) -> FlushedBytes:
@@ -74,8 +76,10 @@ class UnequalTables:
         return FlushedBytes.of(self.costs, first, end)
 
     def link_seconds(self, link: int, cut: int) -> tuple[Floats, float]:
-        """Between stages `link` and `link + 1`, cut before layer `cut`: seconds that 0..batch samples keep the link busy, float64
-        [2, batch + 1], down and up, and the latencies of both ways, which delay a transfer and let the next one go.
+        """Seconds for which 0..batch samples keep a link busy, down and up, float64 [2, batch + 1], and both ways' latencies
+        together.
+
+        link: between stages `link` and `link + 1`, cut before layer `cut`. Latencies delay a transfer and let the next one go.
         """
         near, far = self.devices[link], self.devices[link + 1]
         amounts = self.costs.cut_bytes[cut] * np.arange(self.problem.batch + 1)
@@ -86,10 +90,10 @@ class UnequalTables:
 def tables_of(
     problem: Problem, devices: Sequence[int], costs: LayerCosts | None = None, sizes: Sequence[int] = ()
 ) -> UnequalTables:
-    """The tables of a problem, whose stages store their activations or their input, for a pipeline over `devices`, one per stage.
+    """The tables of a problem for a pipeline over `devices`, one per stage.
 
-    costs: of the same problem, to share tables that are already filled; sizes: of blocks, if no others are asked for but the
-        smaller last ones behind these
+    costs: of the same problem, to share tables that are already filled; sizes: of blocks, if no others are needed but the smaller
+    last ones behind these; () for all
     """
     layer_costs = (costs or LayerCosts(problem)).across(devices)
     only = {*sizes, *(problem.batch % size for size in sizes)} - {0}
@@ -97,14 +101,16 @@ def tables_of(
 
 
 def memory_limits(tables: UnequalTables) -> list[float]:
-    """Bytes that each stage may allocate on its device."""
+    """Bytes that each stage may allocate on its device, by stage."""
     return [tables.problem.room_bytes(device) for device in tables.devices]
 
 
 def candidate_sizes(batch: int, candidates: str | None = None, granularity: int = 1) -> tuple[int, ...]:
-    """The sizes to choose from: one of `CANDIDATES`; None for all of a batch up to MOST_FOR_ALL groups, else powers of two.
+    """The sizes to choose from, ascending: of one of `CANDIDATES`; None for all of a batch up to MOST_FOR_ALL groups, else powers
+    of two.
 
     granularity: samples of a group, of which all sizes but the whole batch are multiples
+    ValueError for other words than CANDIDATES.
     """
     if candidates not in (None, *CANDIDATES):
         raise ValueError(f"candidates {candidates!r} are unknown; choices: {', '.join(CANDIDATES)}")
@@ -120,10 +126,11 @@ def unequal_problem(
     candidates: Sequence[int],
     backward_caps: tuple[int, ...] | None = None,
 ) -> UnequalProblem:
-    """The unequal problem of one partition: a relaxation of the replay.
+    """The unequal problem of one partition, a relaxation of the replay.
 
-    cuts: layers before each boundary between stages, as in `simulator.stages_from_cuts`
-    Where the problem does not recompute, a stage does whose sizes differ: what a forward block has stored cannot be cut again.
+    cuts: layers before each boundary between stages, as of `simulator.stages_from_cuts`
+    Where the problem does not recompute, a stage whose two sizes differ does: what a forward block has stored cannot be cut
+    again.
 
     A link is a process that is busy for the bytes of a block, at the rate of its route's slowest channel: where links contend, no
     replay is faster. What every choice of sizes takes besides are `fixed_seconds`: the latencies of all links, each passed once,
@@ -153,11 +160,11 @@ def unequal_problem(
 def limited_problem(
     tables: UnequalTables, cuts: Sequence[int], candidates: Sequence[int], limits: Sequence[float]
 ) -> UnequalProblem:
-    """The unequal problem with the caps under which every stage stays within its limit in bytes.
+    """The unequal problem of a partition with backward caps under which every stage stays within its limit in bytes.
 
-    Exactly so where the problem recomputes. Else a stage that recomputes where its sizes differ must hold the stash of the whole
-    batch, and its backward size is capped as if it recomputed: safe, and for equal sizes stricter than it need be. Raises
-    InfeasibleSizes where a stage does not fit.
+    The caps are exact where the problem recomputes. Else a stage that recomputes where its sizes differ must hold the stash of
+    the whole batch, and its backward size is capped as if it recomputed: safe, and for equal sizes stricter than it need be.
+    Raises InfeasibleSizes where a stage does not fit.
     """
     batch, caps = tables.problem.batch, []
     for stage, (ends, limit) in enumerate(zip(tables.ranges(cuts), limits, strict=True)):
@@ -170,19 +177,19 @@ def limited_problem(
 
 
 def unlimited_links(unequal: UnequalProblem) -> UnequalProblem:
-    """A relaxation for unlimited links: they are never busy and delay any block as little as one sample."""
+    """A relaxation of the problem for unlimited links, which are never busy and delay any block as little as one sample."""
     ways = unequal.forward_link, unequal.backward_link
     return _without_links(unequal, float(sum(table[:, 1].sum() for table in ways)))
 
 
 def _without_links(unequal: UnequalProblem, more: float) -> UnequalProblem:
-    """The problem with links that take no time, and more fixed seconds."""
+    """The problem with links that take no time, and `more` fixed seconds."""
     ways = {name: np.zeros_like(getattr(unequal, name)) for name in ("forward_link", "backward_link")}
     return replace(unequal, fixed_seconds=unequal.fixed_seconds + more, **ways)
 
 
 def least_seconds(tables: UnequalTables, sizes: Sequence[int]) -> float:
-    """Lower bound on the seconds of any partition into so many stages with any sizes: the busiest stage of the most even one.
+    """Lower bound on the seconds of any partition with any of these sizes: of the busiest stage, where that is least.
 
     0 for boards whose layers stream, and for long networks, of which ranges of layers are too many.
     """
@@ -205,7 +212,7 @@ def least_seconds(tables: UnequalTables, sizes: Sequence[int]) -> float:
 
 
 def crowded_links(tables: UnequalTables, unequal: UnequalProblem) -> UnequalProblem:
-    """The problem with links slowed down as if all links of a channel used it at once, to start a search with."""
+    """The problem with links slowed down as if all links of a channel used it at once; its sizes are where a search may begin."""
     routes = [set(tables.problem.cluster.route(*ends)) for ends in pairwise(tables.devices)]
     sharing = [[max((sum(channel in one for one in routes) for channel in route), default=1)] for route in routes]
     slower = np.array(sharing, dtype=np.float64).reshape(len(routes), 1)
@@ -215,8 +222,8 @@ def crowded_links(tables: UnequalTables, unequal: UnequalProblem) -> UnequalProb
 
 
 def loosest_problem(tables: UnequalTables, unequal: UnequalProblem) -> UnequalProblem:
-    """A relaxation of the problem's replay: itself where links contend, without queues where they do not, and without links where
-    transfers take no time.
+    """A relaxation of the problem's replay: the problem itself where links contend, without queues where they do not, and without
+    links where transfers take no time.
     """
     if tables.problem.communication in WITHOUT_LINKS:
         ends = [(near, far) for one in pairwise(tables.devices) for near, far in (one, one[::-1])]
@@ -231,7 +238,9 @@ def unequal_plan(
     forward_sizes: Sequence[int],
     backward_sizes: Sequence[int],
 ) -> Plan:
-    """A GPipe plan whose stages have these sizes; equal ones give the plain plan."""
+    """A GPipe plan whose stages have these forward and backward sizes; with one size throughout, a plan with plain
+    micro-batches.
+    """
     batch, layers = tables.problem.batch, tables.layers
     stages = stages_from_cuts(cuts, layers, [(device,) for device in tables.devices[: len(cuts) + 1]])
     forward, backward = (tuple(blocks(batch, size) for size in sizes) for sizes in (forward_sizes, backward_sizes))
@@ -241,5 +250,5 @@ def unequal_plan(
 
 
 def blocks(batch: int, size: int) -> tuple[int, ...]:
-    """Micro-batches of `size` samples; the last one holds what is left."""
+    """Samples of each micro-batch: `size`, and in the last one what is left of the batch."""
     return (size,) * (batch // size) + ((batch % size,) if batch % size else ())

@@ -1,4 +1,4 @@
-"""Tight sizes: a search for unequal sizes that fit, for when the preferred ones do not.
+"""Tight sizes: a search for unequal sizes that fit, where the preferred ones do not.
 
 The searches count what a stage holds whatever the moment. A replay adds the tensors that are being sent or wait to be used; and a
 stage that stores its activations holds less where its sizes differ and it recomputes. So replays decide, and each one that does
@@ -40,27 +40,30 @@ FORWARD, BACKWARD = 0, 1
 """Passes. A path of choices runs from the first stage on forward, and from the last stage on backward."""
 
 PARTITIONS = 3_000
-"""Partitions into so many stages that are looked at first: all, where there are no more of them, else the fastest."""
+"""Partitions that are looked at first: all, where there are no more of them, else the fastest."""
 
 PLANS = 2**16
-"""Plans that are tried by rising seconds of the model: all that may fit, where there are no more of them."""
+"""Plans that are tried by rising seconds of the model, at most; where more may fit, other ways are tried."""
 
 OPS = 2**19
-"""Ops of the plans that are replayed at most, unless a budget says how many plans may be until one fits."""
+"""Ops of the plans that are replayed, at most, unless a budget says how many plans may be until one fits."""
 LEAST_OPS = 512
-"""Least ops that a plan counts as: OPS are at most 1,024 replays. A figure of a search's room: it proves nothing, and of the
-problems that were decided when it was chosen the worst took 889."""
+"""Ops that a plan counts as, at least: OPS are at most 1,024 replays. A figure of a search's room: it proves nothing, and of the
+problems that were decided when it was chosen the worst took 889.
+"""
 
 EQUAL = 500
-"""Plans with one size for all that are tried before others, the fastest by the model first, where there are more than PLANS."""
+"""Plans with one size throughout that are tried before others, the fastest by the model first, where there are more than
+PLANS.
+"""
 
 ROUND = 16
-"""Plans of each partition that are replayed in the first round of those; each further round replays four times as many."""
+"""Plans of each partition that are replayed in the first round; each further round replays four times as many."""
 
 STARTS = 10
-"""Plans that fit, of as many partitions, whose sizes are changed as long as they get faster."""
+"""Plans that fit, at most, each of another partition, whose sizes are then changed as long as they get faster."""
 CHANGES = 150
-"""Plans that are replayed at most for each of these."""
+"""Plans that are replayed for each of these, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +86,22 @@ class TightSizes:
 
     @property
     def paths(self) -> tuple[tuple[Choice, ...], tuple[Choice, ...]]:
-        """The choices of each pass."""
+        """The choices of each pass, forward from the first stage on and backward from the last one on."""
         always = self.unequal.recomputation == "always"
         again = [always or (self.unequal.coupled and ahead != back) for ahead, back in self.pairs]
         return tuple(zip(self.forward, again, strict=True)), tuple(zip(self.backward, again, strict=True))[::-1]
 
     @property
     def ops(self) -> int:
-        """Forwards and backwards of all stages."""
+        """Number of forwards and backwards of all stages."""
         return sum(-(-self.unequal.samples // size) for pair in self.pairs for size in pair)
 
 
 @dataclass(frozen=True, slots=True)
 class NothingFits:
-    """No plan was found that fits.
+    """The answer of a search that found no plan that fits.
 
-    every: all plans were replayed or ruled out, so that none does; else only `tried` of them were replayed
+    every: all plans were replayed or ruled out, so that none fits; else only `tried` plans were replayed
     looked: plans that a budget must exceed for more to be looked at
     """
 
@@ -108,14 +111,14 @@ class NothingFits:
 
 
 class _LimitReached(Exception):
-    """The limit of replayed ops is reached."""
+    """Raised when the limit of replayed ops is reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Space:
     """A partition, and the choices of each stage with which it may fit, those that need least first.
 
-    room: share of its memory that the fullest stage spares
+    room: share of its memory that the fullest stage spares, with its least choices
     """
 
     cuts: Cuts
@@ -125,7 +128,7 @@ class _Space:
     room: float
 
     def beside(self, stage: int, backward: Choice) -> tuple[Choice, ...]:
-        """The forward choices of a stage that go with a backward one."""
+        """The forward choices of a stage that go with one of its backward choices."""
         size, again = backward
         free = not self.unequal.coupled
         return tuple(one for one in self.forward[stage] if one[1] == again and (free or (one[0] != size) == again))
@@ -136,19 +139,19 @@ class _Space:
 
     @property
     def equal(self) -> list[TightSizes]:
-        """The plans with one size for all."""
+        """The plans with one size for all stages and passes."""
         same = set.intersection(*(set(of_stage) for of_stage in (*self.forward, *self.backward)))
         again = not self.unequal.coupled
         return [self.with_sizes([(size, size)] * len(self.forward)) for size, one in sorted(same) if one == again]
 
     @property
     def every(self) -> Iterator[TightSizes]:
-        """All plans."""
+        """All plans of the partition."""
         return map(self.with_sizes, itertools.product(*map(self.pairs, range(len(self.forward)))))
 
     @property
     def plans(self) -> int:
-        """Number of plans."""
+        """Number of all plans of the partition."""
         if not self.unequal.coupled:
             return math.prod(map(len, (*self.forward, *self.backward)))
         count = 1
@@ -160,12 +163,12 @@ class _Space:
         return count
 
     def with_sizes(self, pairs: Sequence[tuple[int, int]]) -> TightSizes:
-        """This partition with these sizes."""
+        """The plan of this partition with these sizes."""
         return TightSizes(self.cuts, self.unequal, tuple(pairs))
 
 
 class _Replays:
-    """Replays of one search, and what they rule out.
+    """Replays of one search, and the plans that they rule out.
 
     Lifetime: made for one search, which asks it whether plans fit, and which ones may still fit.
     """
@@ -182,11 +185,11 @@ class _Replays:
 
     @property
     def looked(self) -> int:
-        """Number of the longest plans that the allowed ops are enough for: a larger budget continues the search."""
+        """Number of the longest plans for whose replays the allowed ops suffice: a larger budget continues the search."""
         return self._most // self._of_a_plan
 
     def plan(self, one: TightSizes) -> Plan:
-        """The plan that is replayed."""
+        """The plan that is replayed for these sizes."""
         return unequal_plan(self.name, self.tables, one.cuts, one.forward, one.backward)
 
     def seconds(self, one: TightSizes) -> float:
@@ -194,7 +197,7 @@ class _Replays:
         return self.evaluate(self.plan(one)).iteration_seconds
 
     def spend(self, ops: int) -> None:
-        """Count ops, LEAST_OPS at least; raise _LimitReached beyond what may be."""
+        """Count ops, LEAST_OPS at least; raise _LimitReached beyond the limit."""
         self.ops += max(ops, LEAST_OPS)
         if self.ops > (OPS if self.found else self._most):
             raise _LimitReached
@@ -254,16 +257,18 @@ class _Replays:
 
 
 def _key(side: int, cuts: Cuts, path: Sequence[Choice], place: int) -> Hashable:
-    """All that decides what the stage at a place of its path holds in a pass: the choices of so many stages."""
+    """Key of all that decides what the stage at `place` of a path holds in a pass; path: choices of the stages that it depends
+    on
+    """
     if side == FORWARD:
         return place, path[place][1], cuts[: len(path)], tuple(size for size, _ in path)
     return place, cuts[-len(path) :], tuple(path)
 
 
 def _depths(tables: UnequalTables) -> tuple[list[int], list[int]]:
-    """How many stages, from the first (forward) or last (backward) on, decide what each of them holds, in that order.
+    """Number of stages, from the first (forward) or the last (backward) on, whose choices decide what each stage holds, by stage.
 
-    Those up to it; and where transfers queue, those that send over channels on which theirs queue.
+    They are those up to it; and where transfers queue, those that send over channels on which theirs queue.
     """
     devices, found = tables.devices, []
     for order in devices, devices[::-1]:
@@ -286,7 +291,7 @@ def _depths(tables: UnequalTables) -> tuple[list[int], list[int]]:
 def _paths(
     choices: Sequence[Sequence[Choice]], ruled_out: Callable[[Sequence[Choice]], bool]
 ) -> Iterator[tuple[Choice, ...]]:
-    """Every path, a choice of each, no beginning of which is ruled out when its turn comes; depth first."""
+    """Every path, one of `choices` per stage, no beginning of which is ruled out when its turn comes; depth first."""
     path: list[Choice] = []
     untried = [iter(choices[0])]
     while untried:
@@ -309,11 +314,11 @@ def _paths(
 def tight_sizes(
     name: str, tables: UnequalTables, evaluate: Evaluator, sizes: Sequence[int], *, equal: bool = False
 ) -> TightSizes | NothingFits:
-    """A plan that fits, of the candidate sizes.
+    """A plan that fits, with sizes of these candidates; NothingFits where none is found.
 
-    equal: one size for all stages and passes. The fastest by the model where the plans that may fit are PLANS or fewer; elsewhere
-    what is found first in each partition, and with one size for all, is changed as long as it gets faster. Where nothing is found
-    the other partitions follow, until all plans are ruled out, or as much has been replayed as may be.
+    equal: one size for all stages and passes. Where at most PLANS plans may fit, the fastest by the model that fits is taken;
+    elsewhere what is found first in each partition, and with one size throughout, is changed as long as it gets faster. Where
+    nothing is found the other partitions follow, until all plans are ruled out, or the limit of replays is reached.
     """
     replays, costs = _Replays(name, tables, evaluate), _loosest(tables)
     first = _partitions(tables, costs)
@@ -339,7 +344,7 @@ def tight_sizes(
 
 
 def _partitions(tables: UnequalTables, costs: PartitionCosts) -> list[Cuts]:
-    """The partitions to look at first: all that the loosest costs permit; of very many the fastest, and the roomiest."""
+    """The partitions to look at first: all that may fit; of very many the fastest at some sizes, and the one with most room."""
     if not fastest_cuts(costs, 1):
         return []
     if math.comb(tables.layers - 1, len(tables.devices) - 1) <= PARTITIONS:
@@ -356,21 +361,25 @@ def _partitions(tables: UnequalTables, costs: PartitionCosts) -> list[Cuts]:
 
 
 def _loosest(tables: UnequalTables) -> PartitionCosts:
-    """Costs of one sample, with the memory of the whole batch, stored or recomputed, whichever is less."""
+    """Costs of the partition search for blocks of one sample, with memory for the whole batch in flight, stored or recomputed,
+    whichever reaches further.
+    """
     devices, held = tables.devices, [tables.problem.batch] * len(tables.devices)
     ends = np.array([furthest_ends(one, devices, 1, held) for one in _stored_or_recomputed(tables)])
     return replace(straight_costs(tables.costs, devices, 1), furthest=ends.max(axis=0))
 
 
 def _stored_or_recomputed(tables: UnequalTables) -> tuple[LayerCosts, ...]:
-    """Costs of what stages may do: run forward again, or store their activations, too, where the problem permits it."""
+    """Costs of the network under each policy that stages may have: recomputing, and storing where the problem permits it."""
     if tables.problem.recompute == "whole":
         return (tables.costs,)
     return tables.costs, LayerCosts(replace(tables.problem, recompute="whole"))
 
 
 def _roomiest(tables: UnequalTables, costs: PartitionCosts) -> Cuts:
-    """The partition whose fullest stage, without tied weights, fills the least share of its device: seconds stand for bytes."""
+    """The partition whose fullest stage, without tied weights, fills the least share of its device; found with bytes in place of
+    seconds.
+    """
     begin, end = np.ogrid[: len(tables.costs.parameters) + 1, : len(tables.costs.parameters) + 1]
     kinds = map(range_bytes, _stored_or_recomputed(tables))
     needs = np.min([one.needed(begin, end, tables.problem.batch, 1) for one in kinds], axis=0)
@@ -386,7 +395,7 @@ def _roomiest(tables: UnequalTables, costs: PartitionCosts) -> Cuts:
 
 
 def _space(tables: UnequalTables, cuts: Cuts, sizes: Sequence[int]) -> _Space | None:
-    """Choices of each stage of a partition with which it may fit; None if a stage has none."""
+    """A partition with the choices of each stage with which it may fit; None if a stage has none."""
     unequal, batch, chosen = unequal_problem(tables, cuts, sizes), tables.problem.batch, np.array(sizes)
     limits, held = np.array(memory_limits(tables))[:, None], [tables.stage_bytes(*ends) for ends in tables.ranges(cuts)]
     sent = [*tables.costs.cut_bytes[list(cuts)].tolist(), 0.0]
@@ -408,9 +417,9 @@ def _space(tables: UnequalTables, cuts: Cuts, sizes: Sequence[int]) -> _Space | 
 
 
 def _choices(parts: Sequence[Floats], kinds: Iterable[bool], sizes: Sequence[int]) -> tuple[tuple[Choice, ...], ...]:
-    """Choices of each stage that are within its memory, those that need the least of it first.
+    """Choices of each stage that fit into its memory, those that need least first.
 
-    parts: of each kind of recomputation, the part of its memory that each stage needs by size, float64 [stages, sizes]
+    parts: for each kind of recomputation, the share of its memory that each stage needs by size, float64 [stages, sizes]
     """
     every = [(size, again) for again in kinds for size in sizes]
     of_stage = np.hstack(parts)
@@ -422,7 +431,7 @@ def _choices(parts: Sequence[Floats], kinds: Iterable[bool], sizes: Sequence[int
 
 
 def _by_seconds(plans: Iterable[Iterable[TightSizes]]) -> list[tuple[float, TightSizes]]:
-    """Plans, by partition, with their seconds by the model, which rise."""
+    """Plans with their seconds by the model, rising; plans: by partition"""
     found: list[tuple[float, TightSizes]] = []
     for every in map(list, plans):
         if every:
@@ -433,7 +442,7 @@ def _by_seconds(plans: Iterable[Iterable[TightSizes]]) -> list[tuple[float, Tigh
 
 
 def _quick(replays: _Replays, spaces: Sequence[_Space], sizes: Sequence[int]) -> TightSizes | None:
-    """The fastest plan that changes lead to from those that are found to fit first; None if none fits."""
+    """The fastest plan reached by changes of sizes from the plans that are found to fit first; None if none fits."""
     starts = _starts(replays, spaces)
     replays.ops, of_cuts = 0, {space.cuts: space for space in spaces}
     ends = [_quicker(replays, of_cuts[start.cuts], start, sizes) for start in starts]
@@ -441,7 +450,7 @@ def _quick(replays: _Replays, spaces: Sequence[_Space], sizes: Sequence[int]) ->
 
 
 def _starts(replays: _Replays, spaces: Sequence[_Space]) -> list[TightSizes]:
-    """Plans that fit: with one size for all, and of the partitions with most room, in rounds of more and more replays."""
+    """Plans that fit: with one size throughout, and of the partitions with most room, in rounds of more and more replays."""
     equal = [one for _, one in _by_seconds(space.equal for space in spaces)[:EQUAL]]
     found = list(itertools.islice(filter(replays.fits, equal), 1))
     waiting, count = sorted(spaces, key=lambda space: -space.room), ROUND
@@ -467,7 +476,7 @@ def _starts(replays: _Replays, spaces: Sequence[_Space]) -> list[TightSizes]:
 
 
 def _quicker(replays: _Replays, space: _Space, best: TightSizes, sizes: Sequence[int]) -> TightSizes:
-    """Sizes of a partition that no change of one stage makes faster and still fit, within CHANGES replays and OPS."""
+    """The sizes of a partition that no change of a single stage makes faster while they fit, within CHANGES replays and OPS."""
     last, seen, seconds = replays.tried + CHANGES, {best.pairs}, replays.seconds(best)
     near = _by_seconds([_neighbours(space, sizes, best)])
     with suppress(_LimitReached):
@@ -483,7 +492,7 @@ def _quicker(replays: _Replays, space: _Space, best: TightSizes, sizes: Sequence
 
 
 def _neighbours(space: _Space, sizes: Sequence[int], one: TightSizes) -> Iterator[TightSizes]:
-    """One stage with sizes a step or a factor of two away."""
+    """Plans with the sizes of one stage changed to near candidates (`near_sizes`)."""
     for stage, pair in enumerate(one.pairs):
         for forward, backward in itertools.product(*(sorted(near_sizes(sizes, size)) for size in pair)):
             again = not space.unequal.coupled or forward != backward

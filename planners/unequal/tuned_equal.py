@@ -1,4 +1,4 @@
-"""Tuned equal sizes: the fastest GPipe, with its number of stages, its partition and its micro-batches searched."""
+"""Tuned equal sizes: planner of the fastest GPipe, whose number of stages, partition and micro-batches are searched."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from simulator import InfeasiblePlanError, Plan, Problem
 
 @dataclass(frozen=True, slots=True)
 class TunedEqual:
-    """The fastest GPipe on the first devices of the cluster, each with a stage.
+    """Planner of the fastest GPipe on the first devices of the cluster, one stage per device.
 
-    Of each number of stages the best partition with one size for all micro-batches, the last of which takes what is left; and,
-    over all of these numbers, with micro-batches as equal as whole samples permit, as other straight pipelines have them.
+    For each number of stages it takes the best partition with one size for all micro-batches, the last of which takes what is
+    left; and, over all of these numbers, the best with micro-batches as equal as whole samples permit, as other straight
+    pipelines have them.
     """
 
     request: Request
     name: str = "best-equal"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The best plan that fits; InfeasiblePlanError, of the most stages, if none does."""
+        """The fastest plan that fits; InfeasiblePlanError, for the most stages, if none does."""
         best, failed = None, None
         try:
             best = unequal_sizes(self.request, self.name)(problem, evaluate, rng)
@@ -48,7 +49,9 @@ class TunedEqual:
         return fastest
 
     def _straight(self, problem: Problem, evaluate: Evaluator) -> Plan | None:
-        """The fastest with equal micro-batches, of all sizes; None where only some sizes may be chosen, and where none fits."""
+        """The fastest plan with micro-batches as equal as possible; None where the request restricts sizes, and where none
+        fits.
+        """
         if self.request.asked("candidates") == "powers-of-two" or (self.request.asked("granularity") or 1) > 1:
             return None
         order, stages = devices_in_order(problem), self.request.stages

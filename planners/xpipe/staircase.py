@@ -1,9 +1,9 @@
-"""Staircase: seconds of a micro-batch in the steady state of XPipe's order in closed form, and the cuts for which they are least.
+"""Staircase: seconds of a micro-batch in the steady state of XPipe's order, in closed form, and the cuts that make them least.
 
 Stage k of N has N - k micro-batches in flight and then alternates (`simulator.schedules.weight_versions`). So behind the forward
-of micro-batch i on stages k to m, the next op of m is the backward of micro-batch i - (N - m) + 1; behind the way of that one to
-k stands the forward of i + m - k + 1. Of such circles, which the order closes, the longest decides; T micro-batches have one
-update:
+of micro-batch i on stages k to m, the next op of m is the backward of micro-batch i - (N - m) + 1; once that one has come back to
+k, the forward of i + m - k + 1 follows there. Of such circles, which the order closes, the longest decides; T micro-batches have
+one update:
 
     seconds >= (sum of F + B on stages k..m + sum of both transfers between them + (U_k + P_k + P_m) / T) / (m - k + 1)
 
@@ -24,19 +24,21 @@ from planners.estimate.memory import RangeBytes
 from simulator import SLACK, kernel
 
 PRECISION = 1e-6
-"""Relative width at which the bisection of `fastest_staircase` ends."""
+"""Relative width of the interval at which the bisection of `fastest_staircase` ends."""
 
 SAFE = 1e-9
-"""Share of the memory of a device that rounding may exceed."""
+"""Share by which rounding may exceed the memory of a device."""
 
 
 class Staircase(NamedTuple):
     """Seconds and bytes of straight pipelines of S stages, for any cuts of L layers; D kinds of device.
 
-    before: float64 [D, L + 1]; seconds of a forward and a backward of a micro-batch of the layers before each cut; beside: [D]
-    updates, predictions: float64 [D, L + 1]; seconds of one of the layers before each cut, divided by T
-    kind: int64 [S]; of the device of each stage
-    lasting, busy: float64 [S - 1, L + 1]; of each link, by cut: seconds of both transfers of a micro-batch, for which it is busy
+    before: float64 [D, L + 1]; seconds of a forward and a backward of a micro-batch of all layers before each cut; beside: [D],
+    per stage
+    updates, predictions: float64 [D, L + 1]; seconds of one, of all layers before each cut, divided by T
+    kind: int64 [S]; kind of each stage's device
+    lasting, busy: float64 [S - 1, L + 1]; of each link, by cut: seconds of both transfers of a micro-batch, and seconds for which
+    they keep it busy
     held: bytes of stages, with all copies of their weights; room: float64 [S]; bytes of each device
     in_flight: float64 [S]; samples that each stage has in flight; samples: of the largest micro-batch
     waiting: float64 [L + 1]; bytes of a sample at each cut: of one micro-batch the input and the gradient wait at a stage
@@ -57,7 +59,8 @@ class Staircase(NamedTuple):
 
 
 def fastest_staircase(costs: Staircase, least: float, most: float) -> tuple[float, tuple[int, ...]] | None:
-    """Least seconds of a micro-batch of all cuts that have room, up to PRECISION, and the cuts; None if none is below `most`.
+    """Least seconds of a micro-batch over all cuts that fit, to PRECISION, and the cuts; None if no cuts are below `most`
+    seconds.
 
     least: seconds that no cuts undercut
     """
@@ -82,6 +85,7 @@ def staircase_seconds(costs: Staircase, cuts: Sequence[int] | Integers) -> float
 
 @kernel()
 def _seconds(costs: Staircase, cuts: Integers) -> float:
+    """Seconds of a micro-batch under these cuts, by the formula of this module."""
     stages, places = len(costs.kind), costs.before.shape[1]
     bounds = np.zeros(stages + 1, dtype=np.int64)
     bounds[1:stages], bounds[stages] = cuts, places - 1
@@ -103,10 +107,11 @@ def _seconds(costs: Staircase, cuts: Integers) -> float:
 
 @kernel()
 def _cuts_within(costs: Staircase, limit: float) -> Integers:
-    """Cuts, and the number of layers behind them, with which no circle takes more than `limit` per micro-batch; [] without any.
+    """Cuts that fit and with which no circle takes more than `limit` seconds per micro-batch, with the number of layers behind
+    them; [] if there are none.
 
-    over[s, j]: the least that the circles which end with stage s, before layer j, take beyond their limits at most. Whatever
-    follows is the same for all cuts before, and is the better the less they take.
+    over[s, j]: the least, over cuts of the stages before, of the most by which a circle that ends with stage s, before layer j,
+    exceeds its limit. What follows is the same for all such cuts, and is the better the less that is.
     """
     stages, places = len(costs.kind), costs.before.shape[1]
     over = np.full((stages, places), np.inf)

@@ -1,6 +1,7 @@
-"""XPipe planner: the straight pipeline that is fastest in the steady state of XPipe's order, by its closed form, then by replays.
+"""XPipe planner: the straight pipeline that is fastest in the steady state of XPipe's order, by a closed form, then by replays.
 
-XPipe takes its partition as given. Here number of stages, micro-batches and cuts are searched together, by rising bound.
+XPipe takes its partition as given. Here the number of stages, micro-batches and cuts are searched together, by rising lower
+bound.
 """
 
 from __future__ import annotations
@@ -33,25 +34,27 @@ COPIES = 1 + COPY_RULES[SCHEDULE].buffers
 """Copies of the weights: the current ones, and predictions for forwards and for backwards."""
 
 REPLAYS = 256
-"""Plans that fit whose replays are compared at most, the fastest by the closed form first: where links share channels, replays
-take longer."""
+"""Plans that fit, at most, whose replays are compared, the fastest by the closed form first: where links share channels, replays
+take longer.
+"""
 
 MISSES = 16
-"""Plans that do not fit at most: of a shape whose plan does not fit another one follows."""
+"""Plans that do not fit, at most: each is followed by another one of its shape."""
 
 MOST_OPS = 2**17
-"""Forwards and backwards of the stream that shows a plan's steady state, above which it is not searched: it ends on SimPy."""
+"""Forwards and backwards, at most, of the stream that shows a plan's steady state, which is replayed on SimPy in the end."""
 
 WORK = 2**22
-"""Stages times layers of all partitions that are looked for, after which no further shape is looked at once one fits."""
+"""Stages times layers of all partitions that are sought, after which no further shape is searched once one fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class XPipeStream:
-    """The fastest asynchronous pipeline of one device per stage, a mini-batch of T micro-batches behind the other.
+    """Planner of asynchronous pipelines of one device per stage in XPipe's order, in mini-batches of T micro-batches one behind
+    the other.
 
     Stages on the first devices of the cluster (also of some kinds of device alone), T and cuts are searched. Three copies of the
-    weights (its own, and two predictions) and N - k micro-batches in flight on stage k of N must have room.
+    weights (the current ones, and two predictions) and N - k micro-batches in flight on stage k of N must fit.
     """
 
     request: Request = field(default_factory=Request)
@@ -74,7 +77,7 @@ class XPipeStream:
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
-    """Why XPipe's planner has no plan for a problem and what is asked for, or None."""
+    """Why the planner cannot plan what is asked for, as a sentence for the user; None where it can."""
     if request.schedule not in (None, SCHEDULE):
         return f"XPipe runs its own order, {SCHEDULE}, not {request.schedule!r}"
     runs = problem.stack.runs.schedules
@@ -84,8 +87,10 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 
 
 class DeviceRow(NamedTuple):
-    """Devices of a pipeline, one per stage, and of each link between them, float64 [stages - 1]: seconds of latency, and seconds
-    per byte, of a transfer down and one up, and seconds per byte for which both keep it busy.
+    """The devices of a pipeline, one per stage, and the links between them, float64 [stages - 1].
+
+    latency: seconds of a transfer down and one up; byte_seconds: seconds per byte of both; busy: seconds per byte for which both
+    keep the link busy
     """
 
     devices: tuple[int, ...]
@@ -94,12 +99,12 @@ class DeviceRow(NamedTuple):
     busy: Floats
 
     def first(self, stages: int) -> DeviceRow:
-        """The first devices, for so many stages."""
+        """The row of its first `stages` devices."""
         return DeviceRow(self.devices[:stages], *(links[: stages - 1] for links in self[1:]))
 
 
 class _StreamShape(NamedTuple):
-    """All of a pipeline but its cuts; least: seconds of a mini-batch that none of them undercuts."""
+    """All of a pipeline but its cuts; least: lower bound on the seconds of a mini-batch under any cuts"""
 
     row: DeviceRow
     microbatches: int
@@ -121,8 +126,9 @@ class StaircaseSearch:
         self._found = dict[int, tuple[float, Plan | None]]()
 
     def fastest(self) -> Plan | None:
-        """The plan whose replay is fastest, of the fastest by the closed form; one that does not fit where replays show no other;
-        None where nothing has room.
+        """The plan whose replay is best, of the fastest by the closed form; None where no cuts fit by it.
+
+        A plan that does not fit is returned only where no replay shows one that does.
         """
         scores, fit = dict[Plan, Score](), 0
         while fit < REPLAYS and len(scores) - fit < MISSES:
@@ -140,8 +146,10 @@ class StaircaseSearch:
         return min(scores, key=lambda plan: scores[plan].key, default=None)
 
     def _ranked(self, scores: Mapping[Plan, Score]) -> list[tuple[float, int, Plan]]:
-        """Plans with their seconds in closed form and the places of their shapes, fastest first; no other shape is faster than
-        the fastest of them, which for a plan that was replayed are the seconds of its replay (but for rounding).
+        """Plans of the fastest shapes, each with its seconds by the closed form and the number of its shape, fastest first.
+
+        No shape that is left out is faster than the fastest of them, whose seconds are those of its replay (but for rounding) if
+        it was replayed.
         """
         best, work, ranked = inf, 0, list[tuple[float, int, Plan]]()
         for place, shape in enumerate(self.shapes):
@@ -155,7 +163,9 @@ class StaircaseSearch:
         return sorted(ranked, key=lambda one: one[:2])
 
     def _of_shape(self, place: int, most: float) -> tuple[float, Plan | None]:
-        """The fastest plan of a shape by the closed form, with its seconds; None where none undercuts `most`."""
+        """The fastest plan of shape number `place` by the closed form, with its seconds; None with `most`, or less, where none
+        undercuts that.
+        """
         known, plan = self._found.get(place, (0.0, None))
         if plan is not None or known >= most:
             return known, plan
@@ -173,7 +183,7 @@ class StaircaseSearch:
         return self._found[place]
 
     def _shared(self, devices: Sequence[int], cuts: Sequence[int]) -> float:
-        """Seconds of a mini-batch for which the channel is busy that is so longest, of whatever stages; 0 without contention."""
+        """Seconds of a mini-batch for which the busiest channel is busy with transfers of any stages; 0 without contention."""
         cluster, busy = self.problem.cluster, defaultdict[int, float](float)
         for (near, far), cut in zip(pairwise(devices), cuts, strict=True):
             for channel in (*cluster.route(near, far), *cluster.route(far, near)):
@@ -182,7 +192,7 @@ class StaircaseSearch:
         return self.problem.batch * longest * (1.0 - SLACK)
 
     def _shapes(self) -> Iterator[_StreamShape]:
-        """Every number of stages, on the devices that a plan may be confined to, with every number of micro-batches."""
+        """Every number of stages, on each choice of devices, with every number of micro-batches."""
         seen = set[tuple[int, ...]]()
         for order in device_choices(self.problem, self.costs):
             whole = self.row(order)
@@ -192,6 +202,7 @@ class StaircaseSearch:
                     yield from self._of_row(whole.first(stages))
 
     def _of_row(self, row: DeviceRow) -> Iterator[_StreamShape]:
+        """The shapes on a row of devices, by number of micro-batches; none where no cuts fit."""
         stages = len(row.devices)
         counts = microbatch_counts(self.problem, self.request, stages)
         if self.request.microbatches is None:
@@ -208,17 +219,19 @@ class StaircaseSearch:
 
     @remembered
     def _whole_and_widest(self, alike: tuple[int, ...], counts: tuple[int, ...]) -> tuple[Floats, Floats]:
-        """Least seconds of a forward and a backward of the whole network on a device, and of its longest layer; both [counts]."""
+        """Lower bounds on the seconds of a forward and a backward of the whole network on one device, and of its longest layer,
+        float64 [counts] each.
+        """
         passes = np.array([[self._passes(device, count) for count in counts] for device in alike])
         beside = min(map(self._beside, alike))
         return passes.sum(axis=2).min(axis=0) + beside, passes.min(axis=0).max(axis=1) + beside
 
     def _alike(self, row: DeviceRow) -> list[int]:
-        """A device of each kind."""
+        """One device of each kind."""
         return list(map(self.costs.first_of_kind, sorted(set(map(self.costs.kind_of_device, row.devices)))))
 
     def row(self, devices: tuple[int, ...]) -> DeviceRow:
-        """Devices with the links between them."""
+        """The devices with the links between them."""
         links = [both_ways(self.problem.cluster, *ends) for ends in pairwise(devices)]
         there, back, latency, one_way = np.array(links, dtype=np.float64).reshape(-1, 4).T
         together = 1.0 / there + 1.0 / back
@@ -231,7 +244,7 @@ class StaircaseSearch:
 
     @remembered
     def _passes(self, device: int, count: int) -> Floats:
-        """Seconds of a forward and a backward of each layer, of so many micro-batches on average, float64 [layers]."""
+        """Seconds of a forward and a backward of each layer, averaged over `count` micro-batches, float64 [layers]."""
         size, larger = divmod(self.problem.batch, count)
         seconds = self.costs.round_trip_seconds(device, size) * (count - larger)
         if larger:
@@ -239,7 +252,10 @@ class StaircaseSearch:
         return np.asarray(seconds / count)
 
     def staircase(self, row: DeviceRow, count: int, misses: Sequence[Score] = ()) -> Staircase:
-        """Seconds and bytes of pipelines on these devices, for any cuts; misses: scores of plans by which less room is left."""
+        """The figures of pipelines on these devices with `count` micro-batches, for any cuts.
+
+        misses: scores of plans that did not fit, by which less room is left
+        """
         costs, problem = self.costs, self.problem
         kinds = [costs.kind_of_device(device) for device in row.devices]
         alike = self._alike(row)
@@ -261,12 +277,12 @@ class StaircaseSearch:
         )
 
     def _may_have_room(self, row: DeviceRow, count: int, misses: Sequence[Score]) -> bool:
-        """Whether some cuts may have room; False where none has."""
+        """Whether some cuts may fit; False proves that none do."""
         in_flight, room = self._in_flight(len(row.devices), count), self._room(row, misses)
         return bool(reaches_the_end(self._held, room * (1.0 + SAFE), float(self.problem.batch // count), in_flight))
 
     def _room(self, row: DeviceRow, misses: Sequence[Score]) -> Floats:
-        """Bytes of each device, less the share that plans exceeded them by."""
+        """Bytes of each device, less the share by which plans exceeded memory."""
         return np.asarray(self.costs.rooms[list(row.devices)] * shrunk(1.0, misses))
 
     def _in_flight(self, stages: int, count: int) -> Floats:
@@ -277,13 +293,15 @@ class StaircaseSearch:
         )
 
     def _of_weights(self, seconds: Callable[[int, float], float], devices: Sequence[int]) -> Floats:
-        """Seconds for the weights before each cut, at the rate of the whole network, float64 [devices, layers + 1]."""
+        """Seconds of an update, or a prediction, of all weights before each cut, at the rate of the whole network, float64
+        [devices, layers + 1].
+        """
         before = self.costs.parameters_before
         return np.array([before * (seconds(device, before[-1]) / max(before[-1], 1.0)) for device in devices])
 
     @cached_property
     def _held(self) -> RangeBytes:
-        """The bytes of stages with predictions of their weights."""
+        """Bytes of stages with the predictions of their weights."""
         every = range_bytes(self.costs)
         copies = self.costs.parameters_before * (COPIES - 1) * self.problem.element_bytes
         return every._replace(states=every.states + copies)
