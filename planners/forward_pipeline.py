@@ -233,7 +233,7 @@ class _ForwardSearch:
         return self._known[key]
 
     def _stage_seconds(self, device: int, begin: int, end: int) -> float:
-        """Those seconds, computed anew."""
+        """Seconds of a group in a stage of layers begin to end - 1, without a look at those known."""
         accelerator, samples = self.devices[device], self.problem.batch
         if isinstance(accelerator, FieldProgrammableGateArray) and self.costs.streams(device):
             works = self.costs.works[begin:end]

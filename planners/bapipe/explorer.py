@@ -501,9 +501,7 @@ class _Explorer:
                 yield f"{label}, reversed", stage_devices(self.problem, "1f1b", self.request, devices[::-1])
 
     def cuts(self, devices: tuple[int, ...], count: int, rule: str) -> list[int] | None:
-        """Cuts by one of the first two of PARTITIONS; None where the second has no reason to differ from the first, or does
-        not.
-        """
+        """Cuts by one of the first two of PARTITIONS; None where the second is not called for, or cuts like the first."""
         problem, stages, costs = self.problem, len(devices), self.evaluate.layer_costs
         layers, samples = len(problem.workload), -(-problem.batch // count)
         cuts = balanced_cuts(costs, range(layers + 1), devices, samples)

@@ -220,7 +220,7 @@ def in_flight(ranks: int, chunks: int, microbatches: int) -> Floats:
     backwards = np.maximum(forwards - ahead - 1, 0)
 
     def passed(number: Integers) -> Integers:
-        """How many of the first so many ops are of each chunk, in its turn."""
+        """How many of the first `number` ops are of each chunk."""
         size = np.where(number < whole * lap, group, rest)[:, :, None]
         return np.asarray(
             (number // lap * group)[:, :, None]

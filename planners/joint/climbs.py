@@ -161,7 +161,7 @@ class Climbs:
 
     @remembered
     def before(self, layers: LayerCosts, device: int, samples: int, phase: Phase, again: Recompute) -> Floats:
-        """As `seconds_before`."""
+        """Seconds of a pass of all layers before each cut, as of `seconds_before`, computed once for each choice of arguments."""
         return seconds_before(layers, device, samples, phase, again)
 
     def _replayed(self, order: OrderColumns, costs: CutSeconds, cuts: Integers) -> Floats:

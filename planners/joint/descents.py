@@ -181,17 +181,17 @@ class Descents:
         climbed = set[Pipeline]()
         more = set[Pipeline]()  # with more recomputation: what one that does not fit leads to may lead back to it
         while waiting and state.goes_on:
-            quick, _, one, plan, _ = look = heappop(waiting)
+            quick, _, pipeline, plan, _ = look = heappop(waiting)
             if not best.key[0] and quick * error >= best.key[1] * NEAR:
                 break
             if state.put_back(look, waiting):
                 continue
-            timed = plan.options != one.options
+            timed = plan.options != pipeline.options
             if not best.key[0] and idle[timed] >= PATIENCE:
                 continue
-            if climbing and (alike := replace(one, cuts=())) not in climbed:
+            if climbing and (alike := replace(pipeline, cuts=())) not in climbed:
                 climbed.add(alike)
-                for each in self._climbed(one, best.key):
+                for each in self._climbed(pipeline, best.key):
                     heappush(waiting, each)
             made = state.evaluate.evaluations
             try:
@@ -200,14 +200,14 @@ class Descents:
                 continue
             made = state.evaluate.evaluations - made  # none where an earlier round replayed it
             idle[timed] += made
-            state.done += ops_replayed(one) * made
+            state.done += ops_replayed(pipeline) * made
             if score.key < state.least:
                 state.least, state.done_at_best = score.key, state.done
             if score.key < best.key:
-                found, best = one, KnownPipeline(score.key, quick)
+                found, best = pipeline, KnownPipeline(score.key, quick)
                 idle.clear()
             elif not score.fits and (best.key[0] or score.iteration_seconds < best.key[1]):
-                others = dict.fromkeys(state.moves.with_more_recomputation(one, score.device))
+                others = dict.fromkeys(state.moves.with_more_recomputation(pipeline, score.device))
                 for again in [look for each in others if each not in more for look in state.waiting(each, best.key)]:
                     heappush(waiting, again)
                 more.update(others)

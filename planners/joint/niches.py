@@ -45,7 +45,9 @@ to which they are.
 
 
 class Niche(NamedTuple):
-    """What descents hardly change: the placement, and the numbers of stages per rank, of ranks, and of replicas of each rank."""
+    """A class of pipelines, named by what descents hardly change: placement, and numbers of stages per rank, of ranks, and of
+    replicas of each rank.
+    """
 
     placement: str
     chunks: int

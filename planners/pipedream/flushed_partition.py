@@ -148,22 +148,22 @@ def _slice_of(network: StateTotals, pipeline: FlushedPipeline, start: int, last:
 
 @kernel(inner=True, error_model="numpy", borrows=True)
 def _replicas(
-    pipeline: FlushedPipeline, one: _Slice, flights: int, limit: float, quickest: int, least: int, most: int
+    pipeline: FlushedPipeline, piece: _Slice, flights: int, limit: float, quickest: int, least: int, most: int
 ) -> int:
     """The first number of replicas from `least` on with which a slice meets limit and memory; most + 1 if there is none.
 
     flights: micro-batches in flight; quickest: the first number whose compute alone meets the limit, or any lower bound on it
     """
     samples, microbatches, bandwidth = pipeline.samples, pipeline.microbatches, pipeline.collective_bandwidth
-    kept = in_flight_bytes(pipeline.recompute, flights, one.stash, one.entry)
-    if one.room < 0 or kept / samples > one.room:
+    kept = in_flight_bytes(pipeline.recompute, flights, piece.stash, piece.entry)
+    if piece.room < 0 or kept / samples > piece.room:
         return most + 1
     for replicas in range(max(least, quickest), most + 1):
-        if kept * -(-samples // replicas) / samples > one.room:
+        if kept * -(-samples // replicas) / samples > piece.room:
             continue
-        if _microbatch_seconds(one.compute, one.parameters, samples, microbatches, bandwidth, replicas) <= limit:
+        if _microbatch_seconds(piece.compute, piece.parameters, samples, microbatches, bandwidth, replicas) <= limit:
             return replicas
-        if synchronization_seconds(RING, one.parameters, bandwidth, replicas) / microbatches > limit:
+        if synchronization_seconds(RING, piece.parameters, bandwidth, replicas) / microbatches > limit:
             break  # of more replicas it takes longer
     return most + 1
 
@@ -180,22 +180,22 @@ def _least_replicas(network: StateTotals, pipeline: FlushedPipeline, limit: floa
         quickest = 1
         for position in range(offsets[last + 1] - 1, offsets[last] - 2, -1):
             start = predecessors[position] + 1 if position >= offsets[last] else 0
-            one = _slice_of(network, pipeline, start, last)
+            piece = _slice_of(network, pipeline, start, last)
             if (
                 offsets[last + 1] - offsets[last] == last
             ):  # every state before is inside: longer slices hold and take more
                 part = -(-samples // devices) / samples
-                kept = in_flight_bytes(pipeline.recompute, flights, one.stash, 0.0) * part
-                if kept > one.room or one.compute * part * _SLACK > limit:
+                kept = in_flight_bytes(pipeline.recompute, flights, piece.stash, 0.0) * part
+                if kept > piece.room or piece.compute * part * _SLACK > limit:
                     break
-            if one.room < 0 or 2.0 * one.entry / pipeline.bandwidth > limit:
+            if piece.room < 0 or 2.0 * piece.entry / pipeline.bandwidth > limit:
                 continue
             # Of a chain's slices, ever longer, it only rises.
-            while quickest > 1 and one.compute * -(-samples // (quickest - 1)) / samples <= limit:
+            while quickest > 1 and piece.compute * -(-samples // (quickest - 1)) / samples <= limit:
                 quickest -= 1
-            while quickest <= devices and one.compute * -(-samples // quickest) / samples > limit:
+            while quickest <= devices and piece.compute * -(-samples // quickest) / samples > limit:
                 quickest += 1
-            least[last, start] = _replicas(pipeline, one, flights, limit, quickest, 1, devices)
+            least[last, start] = _replicas(pipeline, piece, flights, limit, quickest, 1, devices)
     return least
 
 

@@ -22,10 +22,10 @@ from simulator import kernel
 
 
 class Alternation(NamedTuple):
-    """The settings of the heuristic.
+    """Settings of the heuristic.
 
-    waits: float64 [P]; seconds that a stage waits for its first input gradient at most where there is a forward to run instead,
-        for which that must then wait
+    waits: float64 [P]; most seconds that a stage waits for its first input gradient where there is a forward to run instead,
+    after which that input gradient would have to wait
     lagging: a stage two micro-batches or more ahead of the next one leaves out a forward that would not be waited for
     filled: a gap takes a weight gradient that is longer also where the stage has idled less than another
     """
@@ -36,7 +36,7 @@ class Alternation(NamedTuple):
 
 
 def alternations(spare: Floats) -> Iterator[Alternation]:
-    """All settings that are tried: stages wait never, always, or as long as they have seconds to spare, float64 [P]."""
+    """All settings to try: stages wait never, always, or as long as they have seconds to spare, float64 [P]."""
     never, always = np.zeros(len(spare)), np.full(len(spare), np.inf)
     waits = (never, always, spare) if spare.any() else (never, always)
     yield from (Alternation(*chosen) for chosen in itertools.product(waits, (False, True), (True, False)))
@@ -44,7 +44,9 @@ def alternations(spare: Floats) -> Iterator[Alternation]:
 
 @kernel(error_model="numpy")
 def alternate(instance: ScheduleInstance, way: Alternation, trace: Trace) -> float:
-    """Makespan of the order of a straight pipeline that alternation makes in `trace`, infinite where memory stops it."""
+    """Make the order of a straight pipeline by alternation, in `trace`, and return its makespan; infinite where memory stops
+    it.
+    """
     device_of, seconds, lag, keep, limit = (
         instance.device,
         instance.seconds,
@@ -100,7 +102,7 @@ def alternate(instance: ScheduleInstance, way: Alternation, trace: Trace) -> flo
 
 @kernel(inner=True, borrows=True)
 def _arrival(instance: ScheduleInstance, trace: Trace, code: int | np.int64) -> float:
-    """When what the next op of a code awaits from the stage beside it has come; 0 where it awaits nothing."""
+    """Seconds at which what the next op of a code awaits from the neighbouring stage has come; 0 where it awaits nothing."""
     before = instance.source[code]
     if before < 0:
         return 0.0
@@ -109,7 +111,7 @@ def _arrival(instance: ScheduleInstance, trace: Trace, code: int | np.int64) -> 
 
 @kernel(inner=True, borrows=True)
 def _append(instance: ScheduleInstance, trace: Trace, code: int | np.int64) -> None:
-    """Run one more op of a code as soon as it can be."""
+    """Run one more op of a code as soon as it may run."""
     positions, count = len(instance.device), instance.passes[0]
     p, number = code % positions, trace.work[code]
     device, ready = instance.device[p], _arrival(instance, trace, code)
@@ -129,7 +131,7 @@ def _append(instance: ScheduleInstance, trace: Trace, code: int | np.int64) -> N
 
 @kernel(inner=True, borrows=True)
 def _fill(instance: ScheduleInstance, way: Alternation, trace: Trace, p: int, ready: float) -> None:
-    """Run the weight gradients that a gap takes, which ends when what the device runs next is ready."""
+    """Run the weight gradients that fit into a gap, which ends when what the device runs next is ready."""
     positions, device = len(instance.device), instance.device[p]
     while instance.split[p] and trace.work[2 * positions + p] < trace.work[positions + p]:
         gap = ready - trace.finish[device]
@@ -144,7 +146,7 @@ def _fill(instance: ScheduleInstance, way: Alternation, trace: Trace, p: int, re
 
 @kernel(inner=True)
 def _choose(instance: ScheduleInstance, way: Alternation, trace: Trace, more: Integers) -> None:
-    """Which positions run a forward in this turn (1 in `more`), which none (0)."""
+    """Fill `more` with 1 for positions that run a forward in this turn, else 0."""
     positions, work, finish = len(instance.device), trace.work, trace.finish
     for p in range(positions - 1, -1, -1):
         more[p] = 1 if work[p] < instance.passes[0] else 0

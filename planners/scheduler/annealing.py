@@ -22,14 +22,14 @@ EXPONENTIAL = np.round(-np.log((np.arange(1024) + 0.5) / 1024), 6)
 """Quantiles of the exponential distribution; rounded, as logarithms differ in their last bit between machines."""
 
 REACH = 12
-"""Most places that an op moves; near ones are likelier."""
+"""Places that an op moves, at most; near ones are likelier."""
 
 STEP_WORK = 70
-"""Ops replayed in the time that a step takes beside its replay."""
+"""Work of a step beside its replay, in ops replayed."""
 
 
 class Walk(NamedTuple):
-    """How an annealing walks.
+    """Settings of an annealing.
 
     form: of its replays; with `longest_stage`, orders are compared by the longest time of a device from start to end
     edges: of 8 moves of the critical path, how many go to an edge of the stretch of ops that a device runs without waiting
@@ -66,7 +66,7 @@ def keep(values: NDArray[np.integer[Any]], kept: NDArray[np.integer[Any]]) -> No
 
 @kernel()
 def cost_of(makespan: float, longest_stage: bool, trace: Trace) -> float:
-    """The cost of a replay."""
+    """The cost of a replay in seconds: the makespan, or the longest stage."""
     if not longest_stage or makespan == np.inf:
         return makespan
     return float((trace.finish - trace.start).max())
@@ -74,7 +74,7 @@ def cost_of(makespan: float, longest_stage: bool, trace: Trace) -> float:
 
 @kernel(inner=True)
 def _critical(instance: ScheduleInstance, trace: Trace, longest_stage: bool, critical: Integers) -> int:
-    """Rows of the ops on the path that makes the replay as long as it is, last first, into `critical`; their number."""
+    """Fill `critical` with the rows of the ops on the critical path, last first, and return their number."""
     device = int(np.argmax(trace.finish - trace.start) if longest_stage else np.argmax(trace.finish))
     row, count = int(instance.offsets[device + 1]) - 1, 0
     while True:
@@ -100,9 +100,10 @@ def anneal(
     traces: tuple[Trace, Trace],
     best: Codes,
 ) -> tuple[float, int, int]:
-    """Cost of the best order met, the replays that it took and their work in ops; the whole order comes into `best`, int16 [N].
+    """Anneal an order; returns the cost of the best order met, the replays taken, and their work in ops. The best order comes
+    into `best`, int16 [N].
 
-    codes: int16, at offsets: int64 [D + 1]; where it is left at the end is the last order accepted
+    codes: int16, at offsets: int64 [D + 1]; at the end they are the last order accepted
     traces: of the order accepted, and one to try others in
     """
     trace, trial = traces
@@ -173,9 +174,9 @@ def anneal(
 
 @kernel(inner=True, forceinline=True, borrows=True)
 def _copy(instance: ScheduleInstance, source: Trace, target: Trace, ran: Trace, finished: bool) -> int:
-    """Make equal what a replay changed in one of two traces that were equal, `ran`; the ops that it ran.
+    """Make two traces equal again after a replay in one of them, `ran`; returns the ops that it ran.
 
-    finished: it ran to its end; else only what other replays read is looked after
+    finished: whether it ran to its end; else only what other replays read is copied
     """
     positions, devices = len(instance.device), len(instance.limit)
     most = len(source.ends) // (2 * positions)
@@ -203,7 +204,7 @@ def _copy(instance: ScheduleInstance, source: Trace, target: Trace, ran: Trace, 
 
 @kernel(inner=True, borrows=True)
 def _move(codes: Codes, origin: int | np.int64, target: int | np.int64, swap: bool) -> None:
-    """Exchange two ops of a device, or shift one to the other's place."""
+    """Exchange two ops of a device, or shift one of them to the other's place."""
     moved = codes[origin]
     if swap:
         codes[origin] = codes[target]

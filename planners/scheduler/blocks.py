@@ -1,7 +1,7 @@
-"""Building blocks: when one micro-batch passes each stage, repeated every period, says the order of a whole stream.
+"""Building blocks: when one micro-batch passes each stage, repeated every period, gives the order of a whole stream.
 
-What a block says is only the order: devices run it as soon as they can, and weight gradients where `replay` places them. (Qi et
-al. 2024, "Pipeline Parallelism with Controllable Memory", build their schedules so.)
+Only the order of a block counts: devices run it as soon as they can, and weight gradients where `replay` places them. (Qi et al.
+2024, "Pipeline Parallelism with Controllable Memory", build their schedules so.)
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from planners.scheduler.order_replay import Trace, replay
 from simulator import kernel
 
 LEAST, MOST, STEP = 100, 200, 2
-"""Periods that are tried, in per cent of the least, which keeps the busiest device busy."""
+"""Periods to try, in per cent of the least possible one, which keeps the busiest device busy: from LEAST to MOST by STEP."""
 
 TOLERANCES = (0.0, 0.5, 1.0)
+"""Tolerances of `replay` to try."""
 
 HOPS, ENTRIES = (0.0, 0.0, 0.1, 0.2, 0.3), (0.0, 0.0, 0.1, 0.5, 1.0)
-"""Random pauses in periods, at most: from device to device, and before a run of devices."""
+"""Random pauses, at most, in periods: from device to device (HOPS), and before a run of devices (ENTRIES)."""
 
 
 class BuildingBlock(NamedTuple):
@@ -39,7 +40,7 @@ class BuildingBlock(NamedTuple):
 
 
 def blocks_of(instance: ScheduleInstance) -> Iterator[BuildingBlock]:
-    """Blocks without pauses, of the two least periods at which what they hold fits into memory."""
+    """Blocks without pauses, at the two shortest periods at which what they hold fits into memory."""
     pauses = np.zeros((2, len(instance.device)))
     for weights in (True, False):
         starts, longer = np.zeros_like(pauses), np.zeros_like(pauses)
@@ -53,7 +54,9 @@ def blocks_of(instance: ScheduleInstance) -> Iterator[BuildingBlock]:
 
 
 def warm_ups(instance: ScheduleInstance, stages: int) -> Iterator[BuildingBlock]:
-    """Blocks of so many forwards ahead of the first input gradient as there are stages to go, or more, as memory holds."""
+    """Blocks with as many forwards before the first input gradient as there are stages to go, or more, as far as memory holds
+    them.
+    """
     to_go = stages - np.arange(len(instance.device)) % stages
     period = least_period(instance)
     held = np.minimum(instance.limit[instance.device], MOST_MEMORY) // np.maximum(1, instance.keep)
@@ -63,7 +66,7 @@ def warm_ups(instance: ScheduleInstance, stages: int) -> Iterator[BuildingBlock]
 
 
 def paused_blocks(instance: ScheduleInstance, number: int, seed: int) -> Iterator[BuildingBlock]:
-    """Blocks with random pauses: one at each hop of a run of neighbouring devices, another before it."""
+    """Blocks with random pauses: one at each hop of a run of neighbouring devices, another before the run."""
     random = np.random.default_rng(seed)
     hops = np.abs(np.diff(instance.device)) != 1
     begins = instance.first | np.concatenate([[True], hops])
@@ -90,9 +93,10 @@ def least_period(instance: ScheduleInstance) -> float:
 
 @kernel(borrows=True)
 def first_fit(instance: ScheduleInstance, percent: int, pauses: Floats, weights: bool, starts: Floats) -> int:
-    """The first period from `percent` of the least on of which the block fits into memory, above MOST if none does.
+    """The first period, from `percent` of the least one on, at which the block fits into memory, in per cent; above MOST if there
+    is none.
 
-    pauses, weights, starts: as in `fit_block`
+    pauses, weights, starts: as of `fit_block`
     """
     least = least_period(instance)
     if least == 0.0:  # what takes no time has no pace
@@ -106,7 +110,7 @@ def first_fit(instance: ScheduleInstance, percent: int, pauses: Floats, weights:
 
 
 def replay_block(instance: ScheduleInstance, block: BuildingBlock, trace: Trace) -> float:
-    """Makespan of the stream of a block, whose order comes into `trace`; infinite where it breaks a limit."""
+    """Replay the stream of a block, whose order comes into `trace`, and return its makespan; infinite where it breaks a limit."""
     passes = np.bincount(instance.device, weights=2 * instance.passes, minlength=len(instance.limit)).astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(passes)])
     codes = np.empty(offsets[-1], dtype=np.int16)
@@ -116,7 +120,7 @@ def replay_block(instance: ScheduleInstance, block: BuildingBlock, trace: Trace)
 
 @kernel(error_model="numpy")
 def unroll(instance: ScheduleInstance, starts: Floats, period: float, codes: Codes, offsets: Integers) -> None:
-    """The order of a block: forwards and input gradients by their time, into `codes`, at `offsets`: int64 [D + 1]."""
+    """Fill `codes`, at `offsets`: int64 [D + 1], with the order of a block: forwards and input gradients by their time."""
     positions = len(instance.device)
     done = np.zeros(2 * positions, dtype=np.int64)
     for device in range(len(instance.limit)):
@@ -141,10 +145,10 @@ def unroll(instance: ScheduleInstance, starts: Floats, period: float, codes: Cod
 
 @kernel(inner=True, error_model="numpy")
 def fit_block(instance: ScheduleInstance, period: float, pauses: Floats, weights: bool, starts: Floats) -> None:
-    """The block that passes each chain as early as its devices are free of its other passes, into `starts`.
+    """Fill `starts` with the block that passes each chain as early as its devices are free of its other passes.
 
     pauses: float64 [2, P]; seconds that each pass waits after it could start
-    weights: a device is free for an input gradient where its weight gradient fits behind it
+    weights: whether a device must be free for the weight gradient behind an input gradient, too
     """
     positions = len(instance.device)
     busy_from, busy_to = np.empty((len(instance.limit), 2 * positions)), np.empty((len(instance.limit), 2 * positions))

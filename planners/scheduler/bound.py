@@ -47,26 +47,26 @@ Objective = Literal["makespan", "longest-stage", "steady"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
 MOST_HEADS = 100_000
-"""Ops up to which each has a head of its own: a tenth of a second."""
+"""Ops, at most, for which each has a head of its own: a tenth of a second."""
 
 CLOSE = 1e-12
 """Relative tolerance of rounding between equal times."""
 
 BARELY = 5e-10
-"""Part by which an end is asked for that is sooner than a known one."""
+"""Share by which an end must be sooner than a known one to be asked for."""
 
 PARTS = tuple(2.0**-step for step in range(7))
-"""Parts of the way from a bound to an order's longest stage by which each device is asked for, in turn."""
+"""Shares of the way from the bound to an order's longest stage at which each device is asked, in turn."""
 
 
 OFFSETS, MOST_OFFSETS, OF_PAIRS = 256, 1024, 32
-"""Parts of a longest stage in which a device may begin before or behind another one, parts of it all that are looked at, and how
-many times as much work as one device two are.
+"""OFFSETS: parts of a longest stage by which the begins of two devices are told apart; MOST_OFFSETS: parts that are looked at, at
+most; OF_PAIRS: work of two devices per work of one.
 """
 
 
 def ways_of(instance: ScheduleInstance) -> Ways:
-    """The least times of every position's chain."""
+    """Least seconds along each position's chain, before, around and behind a forward's round."""
     forward, backward, weight = instance.seconds
     positions = len(forward)
     head, around, tail = np.zeros(positions), np.zeros(positions), np.zeros(positions)
@@ -82,11 +82,11 @@ def ways_of(instance: ScheduleInstance) -> Ways:
 
 
 def lower_bound(instance: ScheduleInstance, objective: Objective = "makespan", *, windows: bool = True) -> float:
-    """Lower bound on the seconds of any order within the limits: of the whole, or of the device that is busy longest.
+    """Lower bound on the seconds of any order within the limits.
 
-    objective: `longest-stage` bounds the longest time from a device's first start to its last end, `steady` the seconds a
-        micro-batch of a stream without end
-    windows: whether those of the ops of a small problem are narrowed, which takes most of the time
+    objective: `makespan` bounds the whole, `longest-stage` the longest time from a device's first start to its last end, `steady`
+    the seconds per micro-batch of an endless stream
+    windows: whether the windows of the ops of a small problem are narrowed, which takes most of the time
     """
     ways = ways_of(instance)
     if objective == "steady":
@@ -108,8 +108,9 @@ def _are_whole(instance: ScheduleInstance, bound: float) -> bool:
 
 
 def bound_below(instance: ScheduleInstance, known: float, end: float) -> float:
-    """The known bound, or an end but for rounding, where no order is over before it: bounds of seconds that are no whole numbers
-    come near an end, but not to it.
+    """The known lower bound, or one barely below `end` where no order ends before that.
+
+    Bounds of seconds that are no whole numbers come near an end, but not to it.
     """
     sooner = end * (1.0 - BARELY)
     refuted = known < sooner and small(instance) and is_refuted(instance, ways_of(instance), sooner)
@@ -117,8 +118,9 @@ def bound_below(instance: ScheduleInstance, known: float, end: float) -> float:
 
 
 def longest_below(instance: ScheduleInstance, known: float, found: float) -> float:
-    """The largest bound on the longest stage, from the known one to that of an order, that the windows of any device show, and of
-    a small problem those of any two.
+    """The largest lower bound on the longest stage, between the known one and that of an order (`found`), that windows show.
+
+    They are those of any single device, and in a small problem of any two.
     """
     devices, ways, refuted = len(instance.limit), ways_of(instance), known
     whole = _are_whole(instance, found)
@@ -134,7 +136,7 @@ def longest_below(instance: ScheduleInstance, known: float, found: float) -> flo
 
 
 def _alone(instance: ScheduleInstance, ways: Ways) -> Ways:
-    """Ways of devices one by one: heads count from the first forward of the device, tails end with its own ops."""
+    """Ways of each device by itself: heads count from the device's first forward, tails end with its own ops."""
     start = np.full(len(instance.limit), np.inf)
     np.minimum.at(start, instance.device, ways.head)
     head = ways.head - start[instance.device] if instance.first.sum() == 1 else np.zeros(len(start))[instance.device]
@@ -142,7 +144,9 @@ def _alone(instance: ScheduleInstance, ways: Ways) -> Ways:
 
 
 def spare_seconds(instance: ScheduleInstance, longest_stage: bool, end: float) -> Floats:
-    """Most seconds that the device of each position may idle if all ends by `end`, float64 [P]; one position per device."""
+    """Most seconds that the device of each position may idle if everything ends by `end`, float64 [P]; one position per
+    device.
+    """
     ways = ways_of(instance)
     chosen = _alone(instance, ways) if longest_stage else ways
     busy = [seconds_beside(instance, chosen, p) for p in range(len(ways.head))]
@@ -150,7 +154,7 @@ def spare_seconds(instance: ScheduleInstance, longest_stage: bool, end: float) -
 
 
 def _steady_bound(instance: ScheduleInstance, ways: Ways) -> float:
-    """Seconds that a micro-batch of each chain takes at least, on the average of ever more of them.
+    """Lower bound on the seconds of a micro-batch of each chain, on the average of ever more of them.
 
     A device runs all their ops; what it keeps of them, times how long it must, fits into limit times seconds; and a position
     begins no more of them in the round of one, or in its turn, than memory holds.
@@ -198,10 +202,11 @@ def _turn(
     before: int,
     beside: int | np.int64,
 ) -> tuple[int, float]:
-    """Micro-batches k that position p holds beside one at q, and the least seconds from a forward at p to the k-th after it.
+    """Number k of micro-batches that position p holds beside one at q, and least seconds from a forward at p to the k-th after
+    it.
 
-    q: a later position of the chain on the device; before: the one before it there; beside: what a micro-batch keeps at all of
-    them after p up to q. No micro-batches where memory says no more than of p alone.
+    q: a later position of the chain on the device; before: the one before it there; beside: units that a micro-batch keeps at all
+    of them after p up to q. 0 where memory says no more than of p alone.
     """
     limit = instance.limit[instance.device[p]]
     if nested[p] == 0 or (limit - beside) // nested[p] == limit // nested[p]:
@@ -215,7 +220,7 @@ def _turn(
 
 @kernel(error_model="numpy")
 def _turns(instance: ScheduleInstance, ways: Ways, from_first: Floats) -> tuple[float, float]:
-    """Seconds of everything, and of a micro-batch, by the slowest turns; `from_first`: as in `_bound`."""
+    """Lower bounds on the makespan, and on the seconds per micro-batch, by the slowest turns; from_first: as of `_bound`"""
     whole, pace, chain, nested = 0.0, 0.0, np.cumsum(instance.first), nested_keep(instance)
     for device in range(len(instance.limit)):
         for h in range(instance.held_offsets[device], instance.held_offsets[device + 1]):
@@ -240,7 +245,7 @@ def _turns(instance: ScheduleInstance, ways: Ways, from_first: Floats) -> tuple[
 
 @kernel(inner=True, error_model="numpy", borrows=True)
 def _work(instance: ScheduleInstance, ways: Ways, device: int) -> float:
-    """Work with warm-up and drain of a device."""
+    """Lower bound on a makespan by the work of a device, with warm-up and drain."""
     count, seconds, split, keep = instance.passes, instance.seconds, instance.split, instance.keep
     freed, limits, held, held_at = instance.freed, instance.limit, instance.held, instance.held_offsets
     head, around, tail = ways
@@ -301,14 +306,15 @@ def _work(instance: ScheduleInstance, ways: Ways, device: int) -> float:
 
 @kernel(borrows=True)
 def seconds_beside(instance: ScheduleInstance, ways: Ways, p: int) -> float:
-    """Seconds of all ops of a position, and the least after the last of them."""
+    """Seconds of all ops of a position, and least seconds after the last of them."""
     after = 0.0 if instance.split[p] else ways.tail[p]
     return float(instance.passes[p] * instance.seconds[:, p].sum() + after)
 
 
 @kernel(inner=True, error_model="numpy")
 def _first_input_gradient(instance: ScheduleInstance, ways: Ways, known: float) -> float:
-    """The least end at which every stage of a straight pipeline can begin its first input gradient; `known`: of all orders.
+    """Lower bound on the makespan of a straight pipeline: the least at which every stage can begin its first input gradient;
+    known: another one
 
     Every end that is too early fails, or is early enough for other counts of forwards, at an idle time that says the next end.
     """
@@ -322,10 +328,11 @@ def _first_input_gradient(instance: ScheduleInstance, ways: Ways, known: float) 
 
 @kernel(inner=True, error_model="numpy", borrows=True)
 def ahead_of_first(instance: ScheduleInstance, ways: Ways, end: float, waits: Floats) -> float:
-    """Seconds from each stage's first forward to its first input gradient where everything is over by `end`; the next end if not.
+    """The end itself, if stages can begin their first input gradients so that everything is over by `end`; else the least end at
+    which a stage does with a forward less.
 
-    waits: float64 [2, P]; those seconds, the least that there can be, and how many forwards are run in them
-    Returns `end`, or if no order ends so early the least end at which a stage does with a forward less.
+    waits: float64 [2, P]; filled with the least seconds from each stage's first forward to its first input gradient, and the
+    forwards run in them
     """
     count, seconds, lag, last, keep = instance.passes, instance.seconds, instance.lag, instance.last, instance.keep
     limits = instance.limit
@@ -349,10 +356,11 @@ def ahead_of_first(instance: ScheduleInstance, ways: Ways, end: float, waits: Fl
 
 @kernel(error_model="numpy", borrows=True)
 def _areas(instance: ScheduleInstance, ways: Ways, device: int, known: float) -> float:
-    """Area of a device in units of memory, and in whole micro-batches by each edge of the hull of what it can hold at once.
+    """Lower bound on the seconds of a device by area: in units of memory, and in whole micro-batches by each edge of the hull of
+    what it can hold at once.
 
-    known: seconds that every order takes at least; negative for a stream without end, of which the area of one micro-batch of
-        each chain is asked, without its begin and end
+    known: lower bound on all orders; negative for an endless stream, of which the area of one micro-batch of each chain is asked,
+    without its begin and end
     Where x micro-batches keep a forward's share, as many as y can keep a weight gradient's beside them: where x is 0, one more
     than beside 1, as one that keeps a forward's share has left it. Stages that keep more count as the one that keeps least.
     """
@@ -397,7 +405,7 @@ def _area(
     of_weight: int | np.int64,
     limit: int | np.int64,
 ) -> float:
-    """Area of a device; `known`: as in `_areas`.
+    """Lower bound on the seconds of a device by one area; known: as of `_areas`
 
     of_forward, of_weight: what a micro-batch keeps up to its input, and up to its weight gradient; 0, 0: its units of memory
     `up` seconds after the first forward as many may have begun as fill the limit, `down` before the end as many backwards are
@@ -447,7 +455,7 @@ def _missing(room: float, pace: float, begin: float, end: float) -> float:
 def _rounds(
     instance: ScheduleInstance, ways: Ways, kept: int | np.int64, p: int, from_first: Floats, alone: bool
 ) -> float:
-    """Rounds of a position, as many as are whole or none; kept: as in `nested_keep`; `from_first`, `alone`: as in `_bound`."""
+    """Lower bound on the makespan by the rounds of a position; kept: as of `nested_keep`; from_first, alone: as of `_bound`"""
     count, seconds, keep, freed = instance.passes, instance.seconds, instance.keep, instance.freed
     limits = instance.limit
     limit = limits[instance.device[p]]
@@ -465,7 +473,7 @@ def _rounds(
 def _passage(
     instance: ScheduleInstance, ways: Ways, p: int, several: int | np.int64, from_first: Floats, alone: bool
 ) -> float:
-    """Least seconds from the forward of the first of several micro-batches in a row at a position to the end of everything."""
+    """Least seconds from the first of `several` forwards in a row at a position to the end of everything."""
     device_of, seconds, last, limits = instance.device, instance.seconds, instance.last, instance.limit
     _, around, tail = ways
     # on each device from here on: from the forward of the first to the end of everything, and to the input gradient here of

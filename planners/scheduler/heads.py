@@ -1,4 +1,4 @@
-"""Heads: the least time at which each op of an order may begin, found op by op from what it waits for.
+"""Heads: a lower bound on when each op of any order may begin, found op by op from what it waits for.
 
 A forward waits for the one before it, for its transfer, and for memory. What a micro-batch keeps is nested: one that is at a
 stage keeps what its chain's earlier stages on the device keep, too. Let p be a position, and q the same or a later one of its
@@ -18,11 +18,15 @@ from planners.scheduler.instance import ScheduleInstance
 from simulator import kernel
 
 RECENT = 12
-"""Micro-batches before a forward of which it is asked what they still keep: others count as gone."""
+"""Micro-batches before a forward whose memory is looked at; what earlier ones keep counts as freed."""
 
 
 class Ways(NamedTuple):
-    """Least seconds of each position, float64 [P]: before a forward, from its start to its input gradient's end, after that."""
+    """Least seconds along the chain of each position, float64 [P].
+
+    head: from 0 to the start of a forward; round: from there to the end of its input gradient; tail: from there to the end of
+    everything
+    """
 
     head: Floats
     round: Floats
@@ -31,7 +35,9 @@ class Ways(NamedTuple):
 
 @kernel()
 def nested_keep(instance: ScheduleInstance) -> Integers:
-    """What a micro-batch at each position keeps there and at the earlier positions of its chain on the device; int64 [P]."""
+    """Units of memory that a micro-batch at each position keeps there and at earlier positions of its chain on the same device,
+    int64 [P].
+    """
     nested = np.zeros(len(instance.device), dtype=np.int64)
     for p in range(len(nested)):
         r = p
@@ -46,10 +52,11 @@ def nested_keep(instance: ScheduleInstance) -> Integers:
 
 @kernel(inner=True)
 def seconds_between(instance: ScheduleInstance, p: int, q: int, kept: int | np.int64) -> float:
-    """Seconds of a device from an input gradient at q to the next forward there, where p holds one micro-batch beside one at q.
+    """Seconds of what a device must run between an input gradient at q and the next forward there, where p holds one micro-batch
+    beside one at q.
 
-    The device runs the next one's forwards from p on before q, and all gradients at these positions that keep more than the next,
-    which keeps `kept` then, leaves room for.
+    It runs the next micro-batch's forwards from p on before q, and all gradients at these positions that keep more than the next
+    one, which keeps `kept` units then, leaves room for.
     """
     device, seconds = instance.device[p], 0.0
     room = instance.limit[device] - kept
@@ -65,7 +72,7 @@ def seconds_between(instance: ScheduleInstance, p: int, q: int, kept: int | np.i
 
 @kernel(inner=True)
 def end_by_heads(instance: ScheduleInstance, ways: Ways) -> float:
-    """Least seconds of everything: a device runs its ops as they may begin, and the least time after each follows."""
+    """Lower bound on the makespan: each device runs its ops from when they may begin, and the least seconds after each follow."""
     begins, positions = heads_of(instance, ways), len(instance.device)
     bound = 0.0
     for device in range(len(instance.limit)):
@@ -94,7 +101,9 @@ def end_by_heads(instance: ScheduleInstance, ways: Ways) -> float:
 
 @kernel(inner=True)
 def heads_of(instance: ScheduleInstance, ways: Ways) -> Floats:
-    """The least time at which each op may begin: float64 [3 P, micro-batches], infinite for ops that there are not."""
+    """Lower bounds on the seconds at which each op begins, float64 [3 P, micro-batches], infinite where a chain has fewer
+    micro-batches.
+    """
     positions, takes = len(instance.device), instance.takes
     begins = np.full((3 * positions, instance.passes.max()), np.inf)
     nested = nested_keep(instance)
@@ -126,7 +135,9 @@ def heads_of(instance: ScheduleInstance, ways: Ways) -> Floats:
 def _forward(
     instance: ScheduleInstance, ways: Ways, nested: Integers, begins: Floats, first: int, p: int, number: int
 ) -> float:
-    """The least time of a forward of the chain that begins at position `first`, from those of all ops that it waits for."""
+    """Lower bound on when a forward of the chain that begins at position `first` begins, from those of all ops that it waits
+    for.
+    """
     device, positions = instance.device[p], len(instance.device)
     time = ways.head[p] if p == first else begins[p - 1, number] + instance.takes[p - 1] + instance.lag[p]
     if number > 0:
@@ -157,9 +168,10 @@ def _with_room(
     numbers: tuple[int, int],
     time: float,
 ) -> float:
-    """When, from `time` on, there is room for a forward beside what the micro-batches before it may not have freed.
+    """The first time, from `time` on, with room for a forward beside what earlier micro-batches may not have freed yet.
 
-    places: first position of the chain, that of the forward, and the last at which micro-batches up to `numbers[1]` have been
+    places: first position of the chain, position of the forward, and the last position that micro-batches up to `numbers[1]` have
+    passed
     numbers: the micro-batch of the forward, and that one
     """
     (first, p, q), (number, gone) = places, numbers

@@ -1,9 +1,9 @@
-"""ScheduleInstance: a schedule problem as flat columns, the form that compiled searches take.
+"""Schedule instance: a schedule problem as flat columns, the form that compiled searches take.
 
 A position is a stage of a chain; positions are numbered chain after chain. Micro-batches of one size are alike, so an order is a
-sequence of codes per device, `kind * positions + position`, and the micro-batch of an op is the number of ops of its code before.
-That each kind of each position takes its micro-batches in their order loses nothing: in any order the k-th op of a code begins
-after k ops of every code that it waits for have ended, so the micro-batches can be named anew by their turn at every code.
+sequence of codes per device, `kind * positions + position`, and the micro-batch of an op is the number of ops of its code before
+it. That each kind of each position takes its micro-batches in their order loses nothing: in any order the k-th op of a code
+begins after k ops of every code that it waits for have ended, so the micro-batches can be named anew by their turn at every code.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ FORWARD, INPUT, WEIGHT = 0, 1, 2
 """Kinds of codes: forward, input gradient (or full backward), weight gradient."""
 
 MOST_MEMORY = 2**45
-"""Units of memory that a limit has at most: whole numbers, of which no sum is inexact."""
+"""Units of memory of a limit, at most: whole numbers, of which no sum is inexact."""
 
 
 class ScheduleInstance(NamedTuple):
-    """The problem by positions (P), devices (D) and codes (3 P).
+    """A schedule problem by positions (P), devices (D) and codes (3 P).
 
-    device, passes: int64 [P]; of the position; micro-batches of its chain
-    seconds: float64 [3, P]; of each kind
-    split: bool [P]; the position has weight gradients of its own
-    lag: float64 [P]; transfer from the position before it in its chain
-    first, last: bool [P]; whether it begins, ends its chain
+    device, passes: int64 [P]; of each position its device, and the micro-batches of its chain
+    seconds: float64 [3, P]; by kind of op
+    split: bool [P]; whether the position has weight gradients of its own
+    lag: float64 [P]; seconds of the transfer from the position before it in its chain
+    first, last: bool [P]; whether it begins, or ends, its chain
     keep, freed: int64 [P]; units of memory that a forward keeps, and that its input gradient frees
-    reserve: int64 [P]; what later stages on its device need after its forward
-    limit: int64 [D]
+    reserve: int64 [P]; units that later stages on its device need after its forward
+    limit: int64 [D]; units of memory
     offsets: int64 [D + 1]; ops of each device; held: int64 [P], positions by device, at held_offsets: int64 [D + 1]
     takes: float64 [3 P]; seconds of each code; change: int64 [3 P]; units of memory that it takes, negative where it frees
-    source, delay: int64, float64 [3 P]; code of the stage beside it whose transfer each code awaits (-1: none), and its seconds
-    target: int64 [3 P]; code of the stage beside it that awaits each code, -1 for none
+    source, delay: int64, float64 [3 P]; code of the neighbouring stage whose transfer each code awaits (-1: none), and its
+    seconds
+    target: int64 [3 P]; code of the neighbouring stage that awaits each code, -1 for none
     """
 
     device: Integers
@@ -71,7 +72,7 @@ class ScheduleInstance(NamedTuple):
 
 
 def instance_of(problem: ScheduleProblem) -> ScheduleInstance:
-    """A schedule problem as an instance."""
+    """The instance of a schedule problem."""
     chains, stages = len(problem.chains), problem.stages
     device = np.array(problem.chains, dtype=np.int64).ravel()
     stage = np.tile(np.arange(stages), chains)
@@ -94,7 +95,7 @@ def instance_of(problem: ScheduleProblem) -> ScheduleInstance:
 
 
 def from_positions(columns: Columns, limit: Integers) -> ScheduleInstance:
-    """The instance of the columns by position, from `device` to `reserve`, and the limits; the others follow from these."""
+    """The instance of these columns by position and these limits; its other columns follow from them."""
     device, count, seconds, split, lag, first, last, keep, freed, _ = columns
     devices, place, none = len(limit), np.arange(len(device)), np.full(len(device), -1)
     ops = np.bincount(device, weights=count * (2 + split), minlength=devices).astype(np.int64)
@@ -115,10 +116,10 @@ def from_positions(columns: Columns, limit: Integers) -> ScheduleInstance:
 
 
 def memory_units(problem: ScheduleProblem) -> tuple[Integers, Integers, Integers]:
-    """Memory freed at the input and at the weight gradient (int64 [stages]) and limits (int64 [devices]) as whole numbers.
+    """Memory freed at the input and at the weight gradient (int64 [stages]), and limits (int64 [devices]), in whole units.
 
     The unit is the largest power of ten of which all are multiples; where none is small enough, what is kept is rounded up and
-    limits down, but not below the least that would do, so that an order within the limits in units is within them in bytes.
+    limits down, but not below the least limit that suffices, so that an order within the limits in units is within them in bytes.
     """
     kept = np.array([problem.each("freed_at_input_gradient"), problem.each("freed_at_weight_gradient")])
     most = kept.sum() * problem.microbatches * len(problem.chains)  # a limit above all that is ever kept is none
@@ -137,23 +138,24 @@ def _times(values: Floats, power: int) -> Floats:
 
 
 def _units(values: Floats, rounded: Callable[[Floats], Floats]) -> Integers:
-    """Values that are whole but for the rounding of decimal fractions, and others rounded, int64."""
+    """Values as whole numbers, int64: those that are whole but for decimal rounding as such, others by `rounded`."""
     units: Integers = np.where(_near(values), np.round(values), rounded(values)).astype(np.int64)
     return units
 
 
 def _near(values: Floats) -> Flags:
-    """Which values are whole but for the rounding of decimal fractions."""
+    """Whether each value is whole but for the rounding of decimal fractions."""
     near: Flags = np.abs(values - np.round(values)) <= 1e-12 * np.abs(values)
     return near
 
 
 def _whole(values: Floats) -> bool:
+    """Whether all values are whole but for the rounding of decimal fractions."""
     return bool(_near(values).all())
 
 
 def peaks_of(instance: ScheduleInstance, codes: Codes, problem: ScheduleProblem) -> tuple[float, ...]:
-    """Most bytes that each device holds at once in an order: int16 [ops], device by device."""
+    """Most bytes that each device holds at once in an order; codes: int16 [ops], device by device"""
     at_input, at_weight = (
         np.tile(np.array(problem.each(name)), len(problem.chains))
         for name in ("freed_at_input_gradient", "freed_at_weight_gradient")
@@ -165,7 +167,7 @@ def peaks_of(instance: ScheduleInstance, codes: Codes, problem: ScheduleProblem)
 
 @kernel()
 def _peaks(codes: Codes, offsets: Integers, changes: Floats) -> Floats:
-    """The highest sum of the changes of each device's codes so far, from 0."""
+    """Highest running sum of the changes of each device's codes, from 0, float64 [devices]."""
     peaks = np.zeros(len(offsets) - 1)
     for device in range(len(peaks)):
         held = 0.0
@@ -176,7 +178,7 @@ def _peaks(codes: Codes, offsets: Integers, changes: Floats) -> Floats:
 
 
 def schedule_of(instance: ScheduleInstance, codes: Codes, problem: ScheduleProblem, name: str) -> Schedule:
-    """An order as a schedule; micro-batches of a chain are numbered in a row, chain after chain."""
+    """The schedule of an order; the micro-batches of each chain are numbered in a row, chain after chain."""
     positions = len(instance.device)
     chain, stage = np.divmod(np.arange(positions, dtype=np.int32), problem.stages)
     begins = np.concatenate([[0], np.cumsum(problem.counts())])[chain]
@@ -197,7 +199,7 @@ def schedule_of(instance: ScheduleInstance, codes: Codes, problem: ScheduleProbl
 
 @kernel()
 def _numbers(codes: Codes, begins: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The micro-batch of each op, from the first one of its code on."""
+    """The micro-batch of each op: the ops of a code count up from the code's entry in `begins`."""
     number, following = np.empty(len(codes), dtype=np.int32), begins.copy()
     for row in range(len(codes)):
         number[row] = following[codes[row]]
@@ -206,9 +208,9 @@ def _numbers(codes: Codes, begins: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def codes_of(instance: ScheduleInstance, schedule: Schedule, problem: ScheduleProblem) -> Codes | None:
-    """The codes of a schedule's order, or None where its ops are not those of the problem on its devices.
+    """The codes of a schedule's order; None where its ops are not those of the problem on the same devices.
 
-    A full backward runs as both gradients, a weight gradient that takes nothing with its input gradient.
+    A full backward becomes both gradients; a weight gradient that takes no seconds runs with its input gradient.
     """
     sizes = (schedule.stages, schedule.microbatches, schedule.ranks)
     if sizes != (problem.stages, problem.microbatches, problem.devices):
@@ -248,7 +250,7 @@ def _encode(
     begins: Integers,
     codes: Codes,
 ) -> bool:
-    """Codes of rows of a schedule; whether they are all that each device runs, each as often as it should be.
+    """Fill `codes` with those of a schedule's rows; True if they are all that each device runs, each as often as it should be.
 
     device: int32 [ranks]; of each list; begins: int64 [micro-batches]; first position of the chain of each
     """

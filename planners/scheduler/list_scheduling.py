@@ -1,10 +1,10 @@
-"""Greedy list scheduling: the device that wakes first takes its most urgent op, under caps on what is in flight.
+"""List scheduling: the device that wakes first takes its most urgent op, under caps on what is in flight.
 
 An op that is ready gives way to a more urgent one that is known to come, if that would else wait longer than a tolerance; a
 weight gradient goes where it fits in between or where memory is short. A forward is admitted where its device has room for it and
 for what later stages on the device still need, so that no device fills up with micro-batches that wait for each other. Where
-several chains share devices that have no room for one micro-batch of each, that would admit none: there a forward is admitted
-if all that is then in flight can still be finished, chain after chain (Dijkstra's banker).
+several chains share devices that have no room for one micro-batch of each, that would admit none: there a forward is admitted if
+all that is then in flight can still be finished, chain after chain (Dijkstra's banker).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ NO_CAP = 2**31
 class ListSetting(NamedTuple):
     """Settings of list scheduling.
 
-    caps: int64 [P]; forwards of a position at most whose input gradients have not begun
+    caps: int64 [P]; most forwards of a position whose input gradients have not begun
     urgency: float64 [2 P]; of forwards and input gradients, less is sooner; every micro-batch adds `period`
     tolerance: seconds that a more urgent arrival may wait for an op that is ready
-    weight_tolerance: part of a weight gradient's seconds that an arrival may wait for it
+    weight_tolerance: share of a weight gradient's seconds that an arrival may wait for it
     """
 
     caps: Integers
@@ -57,11 +57,11 @@ LONG_ROOMY = ((1.0, 1.0, 0, 1), (1.0, 0.5, 0, 1), (1.0, 0.5, 0, 0), (1.0, 1.0, 1
 """The same for long streams, of which few can be tried: those that leave least to each other."""
 
 TOLERANCES = ((1.0, 1.0), (1.0, 0.0), (1.0, 0.5), (0.0, 0.5), (0.0, 0.0), (0.0, 1.0), (0.5, 0.25), (1.0, 0.25))
-"""Tolerances of ready ops and of weight gradients; each is tried with every urgency and cap."""
+"""Tolerances of ready ops and of weight gradients, each tried with every urgency and cap."""
 
 
 def settings_of(instance: ScheduleInstance, stages: int, long: bool = False) -> Iterator[ListSetting]:
-    """Settings worth trying, those that are best most often first; `long`: in long streams, and of those alone.
+    """Settings to try, those that are best most often first; long: only the few that are so in long streams
 
     Caps are stages to go in the chain (what 1F1B has in flight), about twice as many (enough to hide transfers), none, or parts
     of the micro-batches that pass while one goes there and back; urgency is how far an op is along its chain, or its time in a
@@ -98,7 +98,7 @@ def settings_of(instance: ScheduleInstance, stages: int, long: bool = False) -> 
 
 @kernel(error_model="numpy")
 def list_schedule(instance: ScheduleInstance, setting: ListSetting, trace: Trace) -> float:
-    """Makespan of the order that list scheduling makes in `trace`, infinite if it gets stuck."""
+    """Make an order by list scheduling, in `trace`, and return its makespan; infinite if it gets stuck."""
     caps, urgency, period, tolerance, weight_tolerance = setting
     device_of, count, split, keep, reserve = (
         instance.device,
@@ -217,7 +217,7 @@ def list_schedule(instance: ScheduleInstance, setting: ListSetting, trace: Trace
 
 @kernel(inner=True, borrows=True)
 def _lift(wake: Floats, tree: Integers, leaves: int, device: int | np.int64) -> None:
-    """Play the games of a device anew: of two that meet, the one that wakes first goes on."""
+    """Play the games of a device in the tournament anew: of two that meet, the one that wakes first goes on."""
     node = (leaves + device) // 2
     while node > 0:
         left, right = tree[2 * node], tree[2 * node + 1]
@@ -269,7 +269,7 @@ def _chain_can_finish(
     first: int,
     last: int,
 ) -> bool:
-    """Whether what is in flight in a chain, its positions from first to last, fits as it goes on; arguments as in `can_finish`.
+    """Whether what is in flight in a chain, with positions `first` to `last`, fits as it goes on; arguments as of `can_finish`.
 
     What waits behind a position needs room at all later ones, where that ahead of it has gone, and has freed the earlier ones.
     """

@@ -1,4 +1,4 @@
-"""A schedule searched for numbers: seconds and memory of the ops of stages, in place of a workload and a cluster."""
+"""Search on numbers: an order of ops for given seconds and memory of stages, in place of a workload and a cluster."""
 
 from __future__ import annotations
 
@@ -33,12 +33,15 @@ OBJECTIVES_IN_WORDS = {
     "longest-stage": "longest stage",
     "steady": "steady period of a micro-batch",
 }
-"""Objective -> what is minimized, in words."""
+"""Objective -> what a search makes least, in words."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchedSchedule(FoundReplay):
-    """A schedule that was searched for, replayed, and how good it is known to be; the best so far, if it was interrupted."""
+    """A schedule that was searched for, with its replay and how good it is known to be.
+
+    interrupted: whether the search was stopped, so that this is the best so far
+    """
 
     replayed: ScheduleReplay
     found: FoundSchedule
@@ -49,17 +52,17 @@ class SearchedSchedule(FoundReplay):
 
     @property
     def schedule(self) -> Schedule:
-        """The order that was found."""
+        """The schedule that was found."""
         return self.replayed.schedule
 
     @property
     def shown(self) -> ScheduleReplay:
-        """The replay, whose `fits` is what was searched for."""
+        """The replay, which reports show; its `fits` says whether the schedule keeps to the memory that was asked for."""
         return self.replayed
 
     @property
     def known(self) -> str:
-        """The proof in words."""
+        """What is proven of the schedule, as a sentence."""
         what = OBJECTIVES_IN_WORDS[self.found.objective]
         if self.interrupted:
             return (
@@ -84,7 +87,7 @@ class SearchedSchedule(FoundReplay):
         }
 
     def tables(self) -> tuple[TextTable, ...]:
-        """The figures of the replay, then those of the search."""
+        """Tables of the figures of the replay and of the search."""
         found, (replayed, *others) = self.found, self.replayed.tables()
         rows = (
             *replayed.rows,
@@ -100,7 +103,7 @@ class SearchedSchedule(FoundReplay):
         return (TextTable(replayed.title, replayed.columns, rows), *others)
 
     def remarks(self) -> tuple[str, ...]:
-        """What is proven."""
+        """Lines for a report: those of the replay, and what is proven."""
         return (*self.replayed.remarks(), self.known)
 
 
@@ -115,7 +118,7 @@ def search_on_numbers(
     engine: Engine = "simpy",
     **search: Any,
 ) -> SearchedSchedule:
-    """The order of ops with the least seconds within the memory of every device.
+    """The fastest order of ops found within the memory of every device, with its replay.
 
     stages: of the pipeline, all chunks counted; chunks: stages per device
     placement: order in which stages visit the devices, one of PLACEMENTS
@@ -155,7 +158,9 @@ def search_on_numbers(
 
 
 def _devices(placement: str, stages: int, chunks: int | None) -> int:
-    """Devices of a placement, by default with the usual stages per device, or the least where these do not divide the stages."""
+    """Number of devices of a placement: with `chunks` stages per device, else with the usual number, or the least where that does
+    not divide the stages.
+    """
     if chunks is not None and (chunks < 1 or stages % chunks):
         raise ValueError(f"a placement needs stages divisible by chunks (stages per device), got {stages} and {chunks}")
     usual, least = USUAL_CHUNKS.get(placement, 1), LEAST_CHUNKS.get(placement, 1)

@@ -1,4 +1,4 @@
-"""Replay of an order by counting, with weight gradients placed on the way where the order leaves them out.
+"""Order replay: the makespan of an order by counting, with weight gradients placed on the way where the order leaves them out.
 
 A replay leaves marks, from which an order that differs only from some op on is replayed again; it is given up where what is left
 of a device, or of the chain of an op, must end too late.
@@ -16,7 +16,7 @@ from planners.scheduler.instance import Codes, ScheduleInstance
 from simulator import kernel
 
 MARKS = 16
-"""Number of checkpoints of a replay, about evenly spaced."""
+"""Checkpoints of a replay, about evenly spaced."""
 
 
 class Trace(NamedTuple):
@@ -26,12 +26,12 @@ class Trace(NamedTuple):
     cause: int32 [N]; row of the op of another stage that each op waited for, -1 where it began when its device was free
     ends: float64 [2 P M]; ends of the forwards and input gradients of each position
     rows: int32 [2 P M]; their rows in `order`
-    places: int32 [N]; where each row's op stands among the codes that were replayed, -1 where it was left out of them
-    finish: float64 [D]; end of the last op of each device; start: float64 [D], of the first
+    places: int32 [N]; index of each row's op among the codes that were replayed, -1 where these leave it out
+    finish: float64 [D]; end of the last op of each device; start: float64 [D], begin of the first
     left: float64 [D]; seconds of the ops that each device has not yet run
-    work: int64 [3 P + 5 D + 1]
+    work: int64 [3 P + 5 D + 1]; counters
     marked: int64 [MARKS + 1, 3 P + 5 D + 1] and float64 [MARKS + 1, 3 D]; `work`, then `finish`, `start` and `left`, at each mark
-    counts: int64 [2]; marks, and which of them the last replay began from
+    counts: int64 [2]; number of marks, and from which of them the last replay began
     """
 
     order: Codes
@@ -51,8 +51,8 @@ class Trace(NamedTuple):
 class Form(NamedTuple):
     """Options of a replay of an order.
 
-    fill, tolerance, path: as in `replay`
-    longest_stage: what must not be late is a device's last op from its own first one on
+    fill, tolerance, path: as of `replay`
+    longest_stage: whether `latest` limits a device's last op from its own first one on, not from 0
     after: float64 [2 P]; least seconds from the end of a forward, and of an input gradient, to the end of everything
     """
 
@@ -64,7 +64,7 @@ class Form(NamedTuple):
 
 
 def trace_of(instance: ScheduleInstance) -> Trace:
-    """Room for replays of an instance."""
+    """Unfilled work space for replays of an instance."""
     ops, positions, devices = int(instance.offsets[-1]), len(instance.device), len(instance.limit)
     entries = 2 * positions * int(instance.passes.max())
     return Trace(
@@ -87,12 +87,12 @@ def trace_of(instance: ScheduleInstance) -> Trace:
 def replay(
     instance: ScheduleInstance, codes: Codes, offsets: Integers, fill: bool, tolerance: float, trace: Trace, path: bool
 ) -> float:
-    """Makespan of an order, infinite for one that deadlocks or breaks a limit.
+    """Makespan of an order in seconds; infinite for one that deadlocks or breaks a limit.
 
     codes: int16, those of device d at offsets[d]:offsets[d + 1], int64 [D + 1]
     fill: weight gradients are left out of `codes`; each device runs the one that waits longest where it fits before the next op
-        is ready (but for `tolerance` of its seconds), where a forward lacks the memory, and at the end
-    path: whether `cause`, `rows` and `places` of the trace are wanted
+    is ready (but for `tolerance` of its seconds), where a forward lacks the memory, and at the end
+    path: whether to fill `cause`, `rows` and `places` of the trace
     """
     positions, devices = len(instance.device), len(instance.limit)
     work = trace.work
@@ -124,7 +124,9 @@ def replay_again(
     place: int | np.int64,
     latest: float,
 ) -> float:
-    """As `replay`, of codes equal to those of the trace before `place`; infinite as soon as it must end after `latest`."""
+    """Makespan as of `replay`, of codes that equal those of the trace before `place`; infinite as soon as it must end after
+    `latest`.
+    """
     positions, devices = len(instance.device), len(instance.limit)
     device = 0
     while offsets[device + 1] <= place:
@@ -159,7 +161,7 @@ def _run(
     trace: Trace,
     latest: float,
 ) -> float:
-    """Replay what is left of an order from the state that the trace is in; as in `replay_again`."""
+    """Makespan of an order, replayed from the state that the trace is in; arguments as of `replay_again`."""
     device_of, split, limit = instance.device, instance.split, instance.limit
     rows_at, held, held_at = instance.offsets, instance.held, instance.held_offsets
     takes, change, source, delay = instance.takes, instance.change, instance.source, instance.delay

@@ -1,4 +1,4 @@
-"""Patterns: the simulator's families of schedules that lie as a problem does, and the order that fits wherever one does."""
+"""Patterns: orders of the simulator's schedule families for a problem's placement, and the order that fits wherever one does."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from planners.scheduler.schedule_problem import ScheduleProblem
 from simulator import SCHEDULES, Schedule, build_schedule
 
 KEPT, LARGEST = 32, 2**16
-"""Patterns that are kept for the next problem of as many stages and micro-batches, each of so many passes at most."""
+"""KEPT: patterns that are kept for later problems of as many stages and micro-batches; LARGEST: passes, at most, of one that is
+kept.
+"""
 
 
 def pattern_names(problem: ScheduleProblem) -> list[str]:
-    """Names of the flushed families of the problem's placement, without those of slices, which are others with one slice."""
+    """Names of the flushed families on the problem's placement, without those of slices (with one slice these are other
+    families).
+    """
     return [
         name
         for name, family in SCHEDULES.items()
@@ -27,7 +31,7 @@ def pattern_names(problem: ScheduleProblem) -> list[str]:
 
 
 def pattern_of(problem: ScheduleProblem, name: str) -> Schedule | None:
-    """A family in the problem's number of stages and micro-batches; None for counts that it cannot have."""
+    """The schedule of a family with the problem's numbers of stages and micro-batches; None for counts that it cannot have."""
     build = _kept if problem.stages * problem.microbatches <= LARGEST else _kept.__wrapped__
     return build(name, problem.stages, problem.microbatches, problem.stages // problem.devices)
 
@@ -41,7 +45,7 @@ def _kept(name: str, stages: int, microbatches: int, chunks: int) -> Schedule | 
 
 
 def one_at_a_time(instance: ScheduleInstance) -> Codes:
-    """The order that runs every micro-batch to its end before the next one: it fits wherever any order does."""
+    """The order that runs every micro-batch to its end before the next one begins, int16 [N]; it fits wherever any order does."""
     positions = len(instance.device)
     chain = np.cumsum(instance.first) - 1
     passes = instance.passes[instance.first]
@@ -56,7 +60,7 @@ def one_at_a_time(instance: ScheduleInstance) -> Codes:
 
 
 def _down_and_up(rows: Integers, positions: int, split: Flags) -> Integers:
-    """Codes of one micro-batch on the positions of a device: forwards, then backwards from the last on."""
+    """Codes of one micro-batch on the positions of a device: forwards, then backwards from the last position on."""
     backwards = np.stack([positions + rows, 2 * positions + rows], axis=1)[::-1]
     wanted = np.stack([np.ones_like(split), split], axis=1)[::-1]
     return np.concatenate([rows, backwards[wanted]])

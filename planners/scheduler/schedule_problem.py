@@ -1,4 +1,4 @@
-"""Schedule problem: what an order of ops is searched for, in numbers: seconds, transfers, bytes and a limit per device."""
+"""Schedule problem: stages whose ops are to be ordered, in numbers: seconds, transfers, bytes and a limit per device."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from hardware_profiles import brief
 from simulator import Chains, check_size
 
 Numbers = float | Sequence[float]
-"""One number for all stages, boundaries or devices, or one for each."""
+"""One number for all stages, boundaries or devices, or a number for each."""
 
 MOST_STAGES = (2**15 - 1) // 3
-"""Stages of all chains at most: three kinds of ops of each are told apart by 16 bits."""
+"""Stages of all chains, at most: three kinds of ops of each are told apart by 16 bits."""
 
 MOST_OPS = 2**23
-"""Forwards and backwards at most."""
+"""Forwards and backwards, at most."""
 
 MOST_STEPS = 2**26
-"""Forwards and backwards times the stages of a device at most: list scheduling looks at each of these at every op."""
+"""Forwards and backwards times the stages of a device, at most: list scheduling looks at each of these stages at every op."""
 
 MOST_SUM = 1e300
-"""Seconds of everything, and bytes, at most, so that no sum overflows."""
+"""Sum of all seconds, and of all bytes, at most, so that nothing overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,16 +76,16 @@ class ScheduleProblem:
 
     @property
     def stages(self) -> int:
-        """Stages of a chain."""
+        """Number of stages of a chain."""
         return len(self.chains[0])
 
     @property
     def devices(self) -> int:
-        """Devices of all chains."""
+        """Number of devices of all chains."""
         return 1 + max(device for chain in self.chains for device in chain)
 
     def each(self, name: str) -> tuple[float, ...]:
-        """The numbers of a field, one for each stage, boundary or device."""
+        """The numbers of the field of this name: one for each stage, boundary or device."""
         values: tuple[float, ...] = getattr(self, name)
         return values
 
@@ -126,17 +126,17 @@ class ScheduleProblem:
             )
 
     def counts(self) -> tuple[int, ...]:
-        """Micro-batches of each chain."""
+        """Number of micro-batches of each chain."""
         each, more = divmod(self.microbatches, len(self.chains))
         return tuple(each + (chain < more) for chain in range(len(self.chains)))
 
     def least_limits(self) -> tuple[float, ...]:
-        """Bytes that each device needs for one micro-batch at a time: the least under which there is an order."""
+        """Bytes that each device needs for one micro-batch at a time; with less there is no order."""
         halves = self.each("freed_at_input_gradient"), self.each("freed_at_weight_gradient")
         return self.held_by_one([first + second for first, second in zip(*halves, strict=True)])
 
     def held_by_one(self, kept: Sequence[float]) -> tuple[float, ...]:
-        """The most that one micro-batch at a time holds on each device, of what each stage keeps of it."""
+        """Most that each device holds of one micro-batch at a time; kept: what each stage keeps of it"""
         least = [0.0] * self.devices
         for chain, count in zip(self.chains, self.counts(), strict=True):
             held: dict[int, list[float]] = {}
@@ -148,7 +148,9 @@ class ScheduleProblem:
 
 
 def _spread(name: str, value: Numbers, count: int, what: str) -> tuple[float, ...]:
-    """One number for each; ValueError for a wrong number of them, or one that is negative or not finite (limits may be)."""
+    """The number for each of `count`; ValueError for a wrong number of them, or one that is negative or not finite (limits may be
+    infinite).
+    """
     single = isinstance(value, (int, float))
     values = (float(value),) * count if isinstance(value, (int, float)) else tuple(float(one) for one in value)
     if len(values) == 1 and not single:

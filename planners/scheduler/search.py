@@ -1,4 +1,6 @@
-"""Search for an order: known patterns, list scheduling under many settings, then annealing, each in a share of the work."""
+"""Search for an order of ops: schedule families, list scheduling under many settings, then annealing, each in a share of the
+work.
+"""
 
 from __future__ import annotations
 
@@ -46,16 +48,16 @@ from planners.scheduler.steady import (
 from simulator import Schedule, gap_above
 
 OPS_PER_SECOND = 110_000_000
-"""Ops replayed in a second of search: the work that one second stands for, whatever the machine takes for it."""
+"""Ops replayed per nominal second of search, whatever a machine takes for them: the unit of work."""
 
 LONGEST_WALK = OPS_PER_SECOND // 2
-"""Ops replayed by one walk at most: between walks an interrupt is heard."""
+"""Ops replayed by one walk, at most: interrupts are heard between walks."""
 
 LIST_SCHEDULING, ALTERNATION = 10, 4
-"""Ops replayed in the time in which list scheduling, and alternation, place one."""
+"""Work of list scheduling, and of alternation, per op that they place."""
 
 UNCACHED = 2**16
-"""Ops of an order above which its replay waits for memory: each then counts as four."""
+"""Ops of an order above which its replay waits for memory: each op then counts as four."""
 
 EXACT = 1e-9
 """Relative tolerance of rounding between a bound and an order that attains it."""
@@ -63,11 +65,11 @@ EXACT = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoundSchedule:
-    """An order and how good it is known to be.
+    """An order of ops and how good it is known to be.
 
-    cost: seconds of the objective, for `steady` those of a micro-batch where the order repeats
-    makespan: seconds of the whole order; bound: seconds of the objective that no order can beat
-    peaks: bytes that each device keeps for its micro-batches at most
+    cost: seconds of the objective; for `steady` those of a micro-batch where the order repeats
+    makespan: seconds of the whole order; bound: lower bound on the cost of any order
+    peaks: most bytes that each device keeps for its micro-batches
     evaluations: orders made or replayed
     """
 
@@ -86,21 +88,23 @@ class FoundSchedule:
 
     @property
     def gap(self) -> float:
-        """Gap of the cost above the bound, as a share of the bound."""
+        """Distance of the cost above the bound, as a share of the bound; 0 where the order is proven."""
         return 0.0 if self.proven else gap_above(self.cost, self.bound)
 
     @property
     def proven(self) -> bool:
-        """Whether no order within the limits has a lower cost (but for rounding)."""
+        """Whether it is proven that no order within the limits costs less (but for rounding)."""
         return self.cost <= self.bound * (1.0 + EXACT)
 
 
 Improved = Callable[[int, float], object]
-"""Callback for every better order: (orders made or replayed so far, seconds of the objective)."""
+"""Callback at every better order: (orders made or replayed so far, seconds of the objective)."""
 
 
 class _Arm(NamedTuple):
-    """A way to anneal: the form and the tolerance of `replay`, and the first temperature in mean seconds of an op."""
+    """A way to anneal: whether replays place the weight gradients (`fill`), their tolerance, and the first temperature in mean
+    seconds of an op (`heat`).
+    """
 
     fill: bool
     tolerance: float
@@ -118,66 +122,72 @@ ARMS = (
     _Arm(False, 0.0, 0.1),
     _Arm(False, 0.0, 0.03),
 )
-"""None is best everywhere: long streams want the coldest, V placements the hottest with what the replay places."""
+"""Ways to anneal, none of which is best everywhere: long streams want the coldest, V placements the hottest that fill."""
 
 LONG = 1000
 """Ops above which the coldest arms come first: a hot walk of a long stream undoes more than it can mend."""
 
 NEAR = 1.04
-"""How far above the best order one may be that a long stream is annealed from."""
+"""Cost per cost of the best order up to which an order of a long stream is annealed."""
 
 SPARK = 1e-300
-"""Least promise of an untried arm: more than that of one that gained nothing."""
+"""Least promise of an untried arm: more than that of an arm that gained nothing."""
 
 EDGES, FEW_EDGES = 7, 3
-"""Of 8 moves of the critical path, how many go to an edge of a stretch: as a rule, and in orders of more than MANY ops."""
+"""Of 8 moves on the critical path, how many go to an edge of a stretch: as a rule, and in orders of more than MANY ops."""
 
 MANY = 2000
 """Ops above which a stretch is many micro-batches long, and its edges too far off to be the only places worth trying."""
 
 COOLS_TO = 0.06
-"""Part of an annealing's first temperature at which it ends."""
+"""Last temperature of an annealing, per its first."""
 
 STEPS, GROWTH = 2000, 2.5
-"""Replays of the first walks, and by how much those of every further round are longer."""
+"""STEPS: replays of the first walks; GROWTH: factor by which those of every further round are longer."""
 
 ISLANDS = 2
-"""Orders of each origin that are annealed apart at first; every round leaves out the worst of all, down to as many."""
+"""Orders of each origin that are annealed apart at first; every round drops the worst of all, down to as many."""
 
 ROUND_WORK = 30
-"""Ops replayed in the time in which the pace of a round is found, for each of its ops."""
+"""Work of finding the pace of a round, per op of the round."""
 
 SEVERAL, MOST_SEVERAL = (2, 3, 4), 8
-"""Micro-batches of each chain in a round beside one, and how many of a stream's own at most."""
+"""Micro-batches of each chain in a round that are tried beside one: SEVERAL, and those of the stream itself if no more than
+MOST_SEVERAL.
+"""
 
 PAUSED = 120
-"""Blocks with random pauses that are tried where a device has several stages."""
+"""Blocks with random pauses, at most, that are tried where a device has several stages."""
 
 PAUSED_WORK = 20_000
-"""Ops replayed in the time in which one of them is made."""
+"""Work of making one such block."""
 
 FRESH = 4
-"""Orders of random settings, of which the best is annealed."""
+"""Orders of random keys of which the best is annealed."""
 
 KEYS_WORK = 15_000
-"""Ops replayed in the time in which keys are drawn."""
+"""Work of drawing keys."""
 
 TRIAL = 3
 """Micro-batches per device of the short stream on which settings are tried for a long one."""
 
 PATTERN = "pattern"
-"""Origin of the orders of families."""
+"""Origin of the orders of schedule families."""
 
 BESIDE = 24
-"""Ops replayed in the time that a long stream takes for an op beside constructions: families, and the answer."""
+"""Work of a long stream per op that is left for other things than constructions: families, and the answer."""
 
 Maker = ListSetting | Alternation | BuildingBlock
-"""A constructor of orders."""
+"""What makes an order: a setting of list scheduling or of alternation, or a building block."""
 
 
 @dataclass(slots=True)
 class _Search:
-    """The one mutable object: the work left, and the best orders of each origin so far, best first."""
+    """State of one search, its only mutable object.
+
+    work: still to be done, in ops replayed; origins: the best orders of each origin so far, with their costs, best first
+    trace: of the last replay; random: state of the random numbers
+    """
 
     instance: ScheduleInstance
     longest_stage: bool
@@ -191,16 +201,16 @@ class _Search:
 
     @property
     def ops(self) -> int:
-        """Work of the replay of an order."""
+        """Work of a replay of an order."""
         return len(self.trace.order) * (4 if len(self.trace.order) > UNCACHED else 1)
 
     @property
     def best(self) -> tuple[float, Codes] | None:
-        """The best order of all and its cost; None while there is none."""
+        """The cost and the codes of the best order so far; None while there is none."""
         return min((kept[0] for kept in self.origins.values()), key=_cost, default=None)
 
     def over(self) -> bool:
-        """Whether nothing better is possible, or no work is left."""
+        """Whether the best order reaches the bound, or no work is left."""
         best = self.best
         return self.work <= 0 or (best is not None and best[0] <= self.bound * (1.0 + EXACT))
 
@@ -216,7 +226,7 @@ class _Search:
                 self.progress(self.evaluations, cost)
 
     def try_order(self, origin: str, codes: Codes) -> float:
-        """Replay a whole order and remember it; its cost."""
+        """Replay a whole order, remember it, and return its cost."""
         self.work -= self.ops
         self.evaluations += 1
         cost = self.replayed(codes)
@@ -224,12 +234,12 @@ class _Search:
         return cost
 
     def replayed(self, codes: Codes) -> float:
-        """Replay a whole order into the trace; its cost."""
+        """Replay a whole order into the trace and return its cost."""
         makespan = replay(self.instance, codes, self.instance.offsets, False, 0.0, self.trace, False)
         return float(cost_of(makespan, self.longest_stage, self.trace))
 
     def try_pattern(self, pattern: Schedule | None, problem: ScheduleProblem) -> float:
-        """Try the order of a schedule if it is one of the problem; its cost, infinite for one that does not fit."""
+        """Try the order of a schedule and return its cost; infinite if it is none of the problem, or does not fit."""
         codes = None if pattern is None else codes_of(self.instance, pattern, problem)
         return math.inf if codes is None else self.try_order(PATTERN, codes)
 
@@ -240,7 +250,7 @@ class _Search:
         return len(self.trace.order) * (LIST_SCHEDULING if isinstance(maker, ListSetting) else ALTERNATION)
 
     def make(self, maker: Maker) -> float:
-        """Make an order, which comes into the trace; its cost."""
+        """Make an order, which comes into the trace, and return its cost."""
         self.work -= self.price(maker)
         self.evaluations += 1
         if isinstance(maker, BuildingBlock):
@@ -255,14 +265,14 @@ class _Search:
         return float(cost_of(makespan, self.longest_stage, self.trace))
 
     def on(self, short: ScheduleProblem, work: int) -> _Search:
-        """The same search of a shorter stream, with work of its own."""
+        """The same search on a shorter stream, with work of its own."""
         instance = instance_of(short)
         return replace(
             self, instance=instance, trace=trace_of(instance), work=work, origins={}, progress=lambda number, cost: None
         )
 
     def promise(self, cost: float, whole: _Search) -> float:
-        """Estimated cost of the whole stream, from the order just made of a short stream and its cost."""
+        """Estimated cost of the whole stream, from the cost of the order just made of the short stream and that one's pace."""
         return cost + int(whole.instance.passes[0] - self.instance.passes[0]) * self.pace()
 
     def pace(self) -> float:
@@ -275,6 +285,7 @@ class _Search:
 
 
 def _cost(order: tuple[float, Codes]) -> float:
+    """The cost of an order with its cost."""
     return order[0]
 
 
@@ -294,10 +305,11 @@ def search_schedule(
     patterns: Sequence[Schedule] = (),
     progress: Improved = lambda evaluations, cost: None,
 ) -> FoundSchedule:
-    """The best order found in the work that `seconds` stand for (see OPS_PER_SECOND): the same on every machine.
+    """The best order found within the work of `seconds` nominal seconds (see OPS_PER_SECOND): the same on every machine.
 
-    patterns: orders to begin from beside the families of the problem's placement; the answer is never worse than one of them
-        that fits, nor than one of the families (not of `steady`, see the module of that name)
+    patterns: orders to begin from beside the families of the problem's placement; the answer is never worse than one of them that
+    fits, nor than one of the families (not of `steady`, see the module of that name)
+    progress: called at every better order
     Raises ValueError for seconds or a seed that are negative, SearchInterrupted with what has been found for a KeyboardInterrupt.
     """
     if objective not in OBJECTIVES:
@@ -320,7 +332,7 @@ def search_schedule(
 
 
 def search_orders(problem: ScheduleProblem, *, seconds: float) -> list[Schedule]:
-    """The shortest orders of every way of making them that is no family's, the shortest first: as unlike as a search has them."""
+    """The shortest orders of each origin that is no schedule family, the shortest first, so that unlike orders are among them."""
     search = _begun(problem, seconds, windows=False)
     _run(search, problem, ())
     kept = itertools.chain(*(orders for origin, orders in search.origins.items() if origin != PATTERN))
@@ -350,7 +362,7 @@ def _begun(
 
 
 class SearchInterrupted(KeyboardInterrupt):
-    """A search that was stopped from outside; `found` is the best so far."""
+    """Raised by a search that was interrupted; `found` is the best so far."""
 
     def __init__(self, found: FoundSchedule) -> None:
         super().__init__("a search for an order was interrupted")
@@ -358,7 +370,7 @@ class SearchInterrupted(KeyboardInterrupt):
 
 
 def _found(search: _Search, problem: ScheduleProblem, objective: Objective) -> FoundSchedule:
-    """The best order of a search."""
+    """The best order of a search, with its bound."""
     assert search.best is not None  # what runs one micro-batch at a time fits
     instance, (cost, codes) = search.instance, search.best
     makespan = float(replay(instance, codes, instance.offsets, False, 0.0, search.trace, False))
@@ -371,7 +383,10 @@ def _found(search: _Search, problem: ScheduleProblem, objective: Objective) -> F
 
 @dataclass(slots=True)
 class _Repeated:
-    """Rounds of `count` micro-batches of each chain: the problem with as many twins of each, and the best rounds so far."""
+    """Rounds of `count` micro-batches of each chain.
+
+    instance: the problem with as many twins of each chain; rounds, period: the best rounds so far and their seconds
+    """
 
     count: int
     instance: ScheduleInstance
@@ -384,7 +399,7 @@ class _Repeated:
 
 
 def _search_rounds(search: _Search, problem: ScheduleProblem) -> None:
-    """Rounds that all devices repeat, of one micro-batch of each chain, then of several, annealed in turns."""
+    """Anneal rounds that all devices repeat, of one micro-batch of each chain, then of several, in turns."""
     chains, random = len(problem.chains), np.random.default_rng(int(search.random[0] % 2**32))
     single = _single_rounds(search, chains)
     _keep_rounds(search, single, chains)
@@ -417,7 +432,7 @@ def _single_rounds(search: _Search, chains: int) -> _Repeated:
 
 
 def _several(search: _Search, problem: ScheduleProblem, single: _Repeated) -> list[_Repeated]:
-    """Rounds of several micro-batches for which there is work: at first as many of one."""
+    """Rounds of several micro-batches, as far as there is work for them, begun as repetitions of the round of one."""
     found, each = [], problem.microbatches // len(problem.chains)
     for count in sorted({*SEVERAL, min(each, MOST_SEVERAL)} - {1}):
         enough = search.work // 4 >= STEPS * single.step() * count
@@ -428,30 +443,34 @@ def _several(search: _Search, problem: ScheduleProblem, single: _Repeated) -> li
 
 
 def _anneal_turn(
-    search: _Search, one: _Repeated, problem: ScheduleProblem, random: np.random.Generator, turn: int, most: int
+    search: _Search, repeated: _Repeated, problem: ScheduleProblem, random: np.random.Generator, turn: int, most: int
 ) -> None:
-    """Walks from the best rounds of a count and from fresh ones: those of an order searched for so many micro-batches."""
+    """Walk from the best rounds of a count, and from fresh ones: those of an order searched for so many micro-batches."""
     chains = len(problem.chains)
-    least, hot = search.bound * chains * one.count, float(one.instance.seconds.mean())
-    starts = [one.rounds]
-    if search.work > STEPS * one.step():
-        starts.append(_fresh_rounds(search, one, problem, random))
+    least, hot = search.bound * chains * repeated.count, float(repeated.instance.seconds.mean())
+    starts = [repeated.rounds]
+    if search.work > STEPS * repeated.step():
+        starts.append(_fresh_rounds(search, repeated, problem, random))
     for rounds in starts:
         rounds = Rounds(rounds.codes.copy(), rounds.offsets, rounds.delays.copy())
-        steps = min(most, search.work // one.step(), LONGEST_WALK // one.step())
+        steps = min(most, search.work // repeated.step(), LONGEST_WALK // repeated.step())
         if steps < 1 or search.over():
             return
-        period, taken = anneal_rounds(one.instance, rounds, steps, hot / 2 ** (turn % 4), least, search.random)
-        search.work -= max(1, taken) * one.step()
+        period, taken = anneal_rounds(repeated.instance, rounds, steps, hot / 2 ** (turn % 4), least, search.random)
+        search.work -= max(1, taken) * repeated.step()
         search.evaluations += taken
-        if period < one.period:
-            one.rounds, one.period = rounds, float(period)
+        if period < repeated.period:
+            repeated.rounds, repeated.period = rounds, float(period)
 
 
-def _fresh_rounds(search: _Search, one: _Repeated, problem: ScheduleProblem, random: np.random.Generator) -> Rounds:
-    """The rounds of an order of as many micro-batches: the shortest that a short search finds, or of random keys."""
-    short = replace(problem, microbatches=one.count * len(problem.chains))
-    trial = search.on(short, STEPS * one.step() // 4)
+def _fresh_rounds(
+    search: _Search, repeated: _Repeated, problem: ScheduleProblem, random: np.random.Generator
+) -> Rounds:
+    """The rounds of an order of `repeated.count` micro-batches per chain: the shortest that a short search finds, or one of random
+    keys.
+    """
+    short = replace(problem, microbatches=repeated.count * len(problem.chains))
+    trial = search.on(short, STEPS * repeated.step() // 4)
     trial.longest_stage, trial.bound = False, lower_bound(trial.instance)
     if random.integers(2):
         codes = np.empty_like(trial.trace.order)
@@ -463,22 +482,25 @@ def _fresh_rounds(search: _Search, one: _Repeated, problem: ScheduleProblem, ran
         search.work -= before - trial.work
         assert trial.best is not None  # one micro-batch at a time fits
         codes = trial.best[1]
-    return rounds_of_order(trial.instance, codes, trial.instance.offsets, one.count)
+    return rounds_of_order(trial.instance, codes, trial.instance.offsets, repeated.count)
 
 
-def _keep_rounds(search: _Search, one: _Repeated, chains: int) -> None:
-    """Remember the order that rounds make of the stream, the shorter of those with delays as found and with none that can go."""
-    every = (one.rounds, without_delay(one.instance, one.rounds, one.period))
+def _keep_rounds(search: _Search, repeated: _Repeated, chains: int) -> None:
+    """Remember the order that rounds make of the stream: the shorter one of the rounds as they are and without delays that may
+    go.
+    """
+    every = (repeated.rounds, without_delay(repeated.instance, repeated.rounds, repeated.period))
     streams = [
-        without_twins(stream_of(one.instance, rounds), len(search.instance.device), one.count) for rounds in every
+        without_twins(stream_of(repeated.instance, rounds), len(search.instance.device), repeated.count)
+        for rounds in every
     ]
     codes = min(streams, key=search.replayed)
     if search.replayed(codes) < math.inf:
-        search.keep("rounds", one.period / (chains * one.count), codes)
+        search.keep("rounds", repeated.period / (chains * repeated.count), codes)
 
 
 def _run(search: _Search, problem: ScheduleProblem, patterns: Sequence[Schedule]) -> None:
-    """Everything that the search tries, in turn."""
+    """Try all that the search has, in turn: constructions, families, then annealing."""
     _constructions(search, problem)
     families = (pattern_of(problem, name) for name in _families(search, problem))
     for pattern in itertools.chain(patterns, families):
@@ -493,7 +515,7 @@ def _run(search: _Search, problem: ScheduleProblem, patterns: Sequence[Schedule]
 
 
 def _families(search: _Search, problem: ScheduleProblem) -> Iterator[str]:
-    """Families to begin from, but those that do not fit a short stream: none of them holds less in a longer one."""
+    """Names of families to begin from, without those that do not fit even a short stream: none holds less in a longer one."""
     short = replace(problem, microbatches=min(problem.microbatches, _short(problem)))
     trial = search.on(short, 0)
     for name in pattern_names(problem):
@@ -502,7 +524,7 @@ def _families(search: _Search, problem: ScheduleProblem) -> Iterator[str]:
 
 
 def _constructions(search: _Search, problem: ScheduleProblem) -> None:
-    """Orders that are made at once: blocks and list schedules; of a long stream those that promise most on a short one."""
+    """Make orders by blocks and list schedules; of a long stream those that promise most on a short one."""
     one_each = len(search.instance.device) == problem.devices
     paused = 0 if one_each else min(PAUSED, search.work // 8 // (PAUSED_WORK + 2 * search.ops))
     settings = settings_of(search.instance, problem.stages)
@@ -530,7 +552,7 @@ def _constructions(search: _Search, problem: ScheduleProblem) -> None:
 
 
 def _make(search: _Search, makers: Iterable[Maker], rest: int) -> None:
-    """Orders of makers in turn, while more work than `rest` is left."""
+    """Make and keep the orders of makers in turn, while more work than `rest` is left."""
     for maker in makers:
         if search.over() or search.work < rest + search.price(maker):
             return
@@ -539,12 +561,12 @@ def _make(search: _Search, makers: Iterable[Maker], rest: int) -> None:
 
 
 def _short(problem: ScheduleProblem) -> int:
-    """Micro-batches of the short stream of a problem."""
+    """Number of micro-batches of the short stream of a problem."""
     return TRIAL * problem.devices * len(problem.chains)
 
 
 def _ranked(search: _Search, makers: Sequence[Maker], short: ScheduleProblem, share: int) -> list[Maker]:
-    """Makers by what their orders of a short stream, at the pace of its later half, come to in the whole stream; best first."""
+    """Makers by the estimated cost of their orders in the whole stream, from their orders of a short one; best first."""
     trial = search.on(short, share)
     promise = []
     for number, maker in enumerate(makers):
@@ -558,7 +580,10 @@ def _ranked(search: _Search, makers: Sequence[Maker], short: ScheduleProblem, sh
 
 @dataclass(slots=True)
 class _Island:
-    """An order that is annealed apart from the others, and what each arm has gained on it a replay, lately most of all."""
+    """An order that is annealed apart from others.
+
+    gains: of each arm, what it lately gained per replay, in seconds; None before it is tried; used: walks of each arm
+    """
 
     cost: float
     codes: Codes
@@ -566,9 +591,10 @@ class _Island:
     used: list[int] = field(default_factory=lambda: [0] * len(ARMS))
 
     def promise(self, untried: float) -> tuple[float, int, int]:
-        """What its most promising arm may gain, how often that was used (negative), and which one it is.
+        """What the most promising arm may gain, minus the number of its walks, and its index.
 
-        untried: part of what the best arm gained that one not yet tried promises; the first of all promises more than anything
+        untried: share of the best arm's gain that an arm not yet tried promises; before any is tried, an arm promises more than
+        anything
         """
         most = max((gain for gain in self.gains if gain is not None), default=math.inf)
         promises = (untried * max(most, SPARK) if gain is None else gain for gain in self.gains)
@@ -576,13 +602,13 @@ class _Island:
         return promise, used, -arm
 
     def learn(self, arm: int, cost: float, taken: int) -> None:
-        """Record the gain of a walk of `taken` replays."""
+        """Record what a walk of `taken` replays with an arm gained."""
         self.gains[arm] = max(0.0, self.cost - cost) / max(1, taken) + (self.gains[arm] or 0.0) / 4
         self.used[arm] += 1
 
 
 class _Annealer:
-    """Walks of a search: room for them, and what they all go by."""
+    """What all walks of a search share: work space and settings."""
 
     def __init__(self, search: _Search) -> None:
         instance = search.instance
@@ -594,11 +620,11 @@ class _Annealer:
         self.edges = FEW_EDGES if search.ops > MANY else EDGES
 
     def can_go_on(self) -> bool:
-        """Whether there is work for a walk that is worth it, and something to gain."""
+        """Whether there is enough work for a walk, and something to gain."""
         return self.unit > 0 and self.search.work >= STEPS // 10 * self.search.ops and not self.search.over()
 
     def walk(self, island: _Island, number: int, arm: _Arm, steps: int) -> None:
-        """Anneal an island's order with an arm, as far as there is work; `number`: of the arm for the island."""
+        """Anneal an island's order with an arm, as far as there is work; number: index of the arm"""
         search, instance = self.search, self.search.instance
         limit = min(steps, search.work // search.ops, 1 + LONGEST_WALK // search.ops)
         if search.over() or limit < 1:
@@ -621,7 +647,7 @@ class _Annealer:
 
 
 def _annealing(search: _Search, problem: ScheduleProblem) -> None:
-    """Walks from the best orders: of a long stream, for which a walk is dear, where most is gained, else with every arm."""
+    """Walk from the best orders: of a long stream, whose walks are dear, with the arms that gain most, else with every arm."""
     annealer = _Annealer(search)
     if search.ops > LONG:
         _anneal_long(annealer)
@@ -630,7 +656,7 @@ def _annealing(search: _Search, problem: ScheduleProblem) -> None:
 
 
 def _anneal_long(annealer: _Annealer) -> None:
-    """Walks of the island and the arm that promise most, coldest arms first, in time without the worst islands."""
+    """Walk with the island and the arm that promise most, coldest arms first; in time without the worst islands."""
     search = annealer.search
     arms = sorted(ARMS, key=lambda arm: (arm.fill, arm.heat))
     orders = sorted(itertools.chain(*search.origins.values()), key=_cost)
@@ -646,7 +672,7 @@ def _anneal_long(annealer: _Annealer) -> None:
 
 
 def _anneal_short(annealer: _Annealer, problem: ScheduleProblem) -> None:
-    """Walks with every arm from the best order of each origin, ever longer from the best; beside them, walks from fresh orders.
+    """Walk with every arm from the best order of each origin, ever longer from the best; beside them, from fresh orders.
 
     What a walk cannot leave, a fresh order need not have: from the second round on half of the walks begin anew.
     """
@@ -677,7 +703,7 @@ def _anneal_short(annealer: _Annealer, problem: ScheduleProblem) -> None:
 
 
 def _fresh(search: _Search, random: np.random.Generator, source: Codes | None) -> tuple[float, Codes] | None:
-    """The best of a few orders of random keys, or of keys near those of an order."""
+    """The best of a few orders of random keys, or of keys near those of `source`, with its cost; None where none runs."""
     instance, best = search.instance, (math.inf, np.empty_like(search.trace.order))
     order = np.empty_like(search.trace.order)
     for _ in range(FRESH):

@@ -1,9 +1,9 @@
-"""Sequencing: an order from keys, one op at a time over all devices, the least key first of what may run.
+"""Sequencing: an order made from keys, one op at a time over all devices: of the ops that may run, the one with the least key.
 
-What may run has what it needs, fits into memory, and leaves all that is in flight able to end (see `list_scheduling`): so any
-keys make an order that runs, and there are keys for every such order, also for those in which a device waits for what is not yet
-known to come. Keys drawn at random begin anywhere; those of a known order, but for some micro-batches that are moved as a whole
-and everywhere at once, begin where no exchange of single ops leads.
+An op may run if it has what it needs, fits into memory, and leaves all that is in flight able to end (see `list_scheduling`). So
+any keys make an order that runs, and there are keys for every such order, also for those in which a device waits for what is not
+yet known to come. Keys drawn at random begin anywhere; those of a known order, but for some micro-batches that are moved as a
+whole and everywhere at once, begin where no exchange of single ops leads.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from planners.scheduler.order_replay import Trace
 from simulator import kernel
 
 SHIFTS = (0.02, 0.1, 0.3, 1.0)
-"""How far micro-batches are moved at most, in parts of the whole order."""
+"""Shares of the makespan by which micro-batches are moved, at most."""
 
 MOVED = (1, 1, 2, 3)
-"""Numbers of micro-batches that are moved."""
+"""Numbers of micro-batches that are moved, drawn from these."""
 
 PACES, NOISES = (0.0, 0.3, 0.7, 1.0, 1.5), (0.0, 0.1, 0.5)
-"""Of random keys: time from a micro-batch to the next, and noise of every op, in parts of a device's work for one and a round."""
+"""Of random keys. PACES: time between micro-batches, in units of the busiest device's seconds per micro-batch; NOISES: noise of
+every op, in units of the longest round.
+"""
 
 
 def random_keys(instance: ScheduleInstance, random: np.random.Generator) -> Floats:
-    """Keys as if every micro-batch went its way undisturbed, begun at a time drawn for it; float64 [3 P, M]."""
+    """Random keys, float64 [3 P, M]: as if every micro-batch passed its chain undisturbed, begun at a time drawn for it."""
     ways, most = ways_of(instance), int(instance.passes.max())
     times = np.stack([ways.head, ways.head + ways.round - instance.seconds[1], ways.head + ways.round])
     period = float(np.bincount(instance.device, weights=instance.seconds.sum(axis=0)).max())
@@ -43,9 +45,9 @@ def random_keys(instance: ScheduleInstance, random: np.random.Generator) -> Floa
 
 
 def moved_keys(instance: ScheduleInstance, order: Codes, trace: Trace, random: np.random.Generator) -> Floats:
-    """Keys of an order, but for some micro-batches, of which the forwards, the backwards or all ops are moved.
+    """The keys of an order with some micro-batches moved, all their ops or only forwards or backwards, float64 [3 P, M].
 
-    trace: of the order's replay; the keys are float64 [3 P, M]
+    trace: of the order's replay
     """
     keys = np.zeros((3 * len(instance.device), int(instance.passes.max())))
     times_of(instance, order, trace, keys)
@@ -61,7 +63,9 @@ def moved_keys(instance: ScheduleInstance, order: Codes, trace: Trace, random: n
 
 @kernel()
 def times_of(instance: ScheduleInstance, order: Codes, trace: Trace, keys: Floats) -> None:
-    """When each op of an order begins, into keys: float64 [3 P, M], infinite for ops that there are not; trace: of its replay."""
+    """Fill `keys` with when each op of an order begins, float64 [3 P, M], infinite where there is no such op; trace: of its
+    replay
+    """
     positions = len(instance.device)
     most = len(trace.ends) // (2 * positions)
     done = np.zeros(3 * positions, dtype=np.int64)
@@ -77,7 +81,9 @@ def times_of(instance: ScheduleInstance, order: Codes, trace: Trace, keys: Float
 
 @kernel(error_model="numpy")
 def sequence(instance: ScheduleInstance, keys: Floats, order: Codes) -> bool:
-    """Whether all ops come to run, the least key first: they do where any order does; into order: int16 [N]."""
+    """Fill `order`, int16 [N], with the ops that may run, least key first; True if all come to run, as they do where any order
+    runs.
+    """
     positions, devices = len(instance.device), len(instance.limit)
     done, row_of = np.zeros(3 * positions, dtype=np.int64), instance.offsets[:devices].copy()
     memory = np.zeros(devices, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Stage ops: the schedule problem of a pipeline in one direction, from what its stages take and keep of one micro-batch."""
+"""Stage ops: what the stages of a one-way pipeline take and keep of one micro-batch, and the schedule problem of their order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StageOps(NamedTuple):
 
     forward, input_gradient, weight_gradient: seconds; again: seconds of what a backward runs again
     transfer: seconds one way over each boundary, float64 [stages - 1]
-    kept: bytes from the forward on; longer: those of them that the weight gradient needs
+    kept: bytes kept from the forward on; longer: how many of them the weight gradient needs
     """
 
     forward: Floats
@@ -32,9 +32,10 @@ class StageOps(NamedTuple):
     def problem(
         self, devices: Sequence[int], microbatches: int, recompute: Sequence[Recompute], limit: Numbers = math.inf
     ) -> ScheduleProblem:
-        """The problem of the order of these ops; devices, recompute: of each stage.
+        """The problem of the order of these ops; devices, recompute: of each stage; limit: bytes per device
 
-        A stage that recomputes all of itself, or blocks, would hold of it until the weight gradient: it runs one full backward.
+        A stage that recomputes all of itself, or blocks, would keep that until the weight gradient: it runs one full backward
+        instead.
         """
         full = np.array([word in (*BY_BLOCK, "whole") for word in recompute])
         back, weight, longer = self.input_gradient + self.again, self.weight_gradient, np.where(full, 0.0, self.longer)

@@ -1,6 +1,7 @@
-"""Steady state: a round of ops, one micro-batch of each chain or several, that all devices repeat without end as fast as can be.
+"""Steady state: a round of ops, of one micro-batch of each chain or several, that all devices repeat endlessly as fast as they
+can.
 
-A device runs its codes once a round, in a fixed order; code c of round r is micro-batch r - delay[c] of its chain. However long
+A device runs its codes once per round, in a fixed order; code c of round r is micro-batch r - delay[c] of its chain. However long
 the stream, rounds then follow each other at the same pace: the largest ratio of seconds to rounds round any cycle of waits (of a
 device for its op before, of an op for what it needs). That ratio depends neither on how the stream begins nor on how it ends, nor
 on the number of micro-batches. A stream of given length is the rounds without the micro-batches that it does not have.
@@ -23,7 +24,7 @@ from planners.scheduler.instance import Codes, ScheduleInstance, from_positions
 from simulator import kernel
 
 EDGES = 3
-"""Waits per op: for its device, and for up to two ops that it needs."""
+"""Waits of an op, at most: for its device, and for two ops that it needs."""
 
 
 class Rounds(NamedTuple):
@@ -39,7 +40,7 @@ class Rounds(NamedTuple):
 
 
 def plain_rounds(instance: ScheduleInstance) -> Rounds:
-    """Rounds that run one micro-batch after the other to its end: they fit wherever any order does."""
+    """Rounds that run one micro-batch after the other to its end; they fit wherever any order does."""
     positions = len(instance.device)
     chain = np.cumsum(instance.first) - 1
     down = np.arange(positions) * 1.0
@@ -49,13 +50,13 @@ def plain_rounds(instance: ScheduleInstance) -> Rounds:
 
 
 def rounds_of(instance: ScheduleInstance, block: BuildingBlock) -> Rounds:
-    """The rounds of a building block, weight gradients right behind their input gradients."""
+    """The rounds of a building block, with weight gradients right behind their input gradients."""
     after = block.starts[1] + instance.seconds[1]
     return _rounds(instance, np.stack([block.starts[0], block.starts[1], after]), block.period)
 
 
 def _rounds(instance: ScheduleInstance, times: Floats, period: float) -> Rounds:
-    """Rounds in which code (kind, position) of the first micro-batch begins at times: float64 [3, P]."""
+    """Rounds in which each code of the first micro-batch begins at its time: float64 [3, P], by kind and position."""
     positions = len(instance.device)
     delays, within = np.divmod(times.ravel(), period)
     codes = np.concatenate([np.arange(2 * positions), 2 * positions + np.flatnonzero(instance.split)])
@@ -74,14 +75,16 @@ def with_twins(instance: ScheduleInstance, count: int) -> ScheduleInstance:
 
 
 def without_twins(codes: Codes, positions: int, count: int) -> Codes:
-    """An order of twins as one of the problem itself, which is no slower (see `instance`); positions: of the problem."""
+    """The order of an instance with twins as an order of the problem itself, which is no slower (see `instance`); positions: of
+    the problem
+    """
     kind, position = np.divmod(codes, positions * count)
     merged: Codes = (kind * positions + position % positions).astype(np.int16)
     return merged
 
 
 def rounds_of_order(instance: ScheduleInstance, codes: Codes, offsets: Integers, count: int) -> Rounds:
-    """Rounds of twins that run a whole order of `count` micro-batches of each chain, at offsets: int64 [D + 1]."""
+    """Rounds of twins that run a whole order of `count` micro-batches of each chain; codes: at offsets: int64 [D + 1]"""
     positions = len(instance.device)
     number = np.zeros(len(codes), dtype=np.int64)
     for code in np.unique(codes):
@@ -92,7 +95,7 @@ def rounds_of_order(instance: ScheduleInstance, codes: Codes, offsets: Integers,
 
 
 def rounds_again(instance: ScheduleInstance, rounds: Rounds, count: int) -> Rounds:
-    """Rounds of twins that run `count` of the given rounds, of one micro-batch of each chain, one after the other."""
+    """Rounds of twins that run `count` of the given rounds (of one micro-batch of each chain) one after the other."""
     positions = len(instance.device)
     parts, delays = [], np.zeros(3 * positions * count, dtype=np.int64)
     for begins, ends in zip(rounds.offsets[:-1], rounds.offsets[1:], strict=True):
@@ -108,7 +111,7 @@ def rounds_again(instance: ScheduleInstance, rounds: Rounds, count: int) -> Roun
 
 
 def stream_of(instance: ScheduleInstance, rounds: Rounds) -> Codes:
-    """The order of the instance's micro-batches that the rounds make: int16 [N], device by device."""
+    """The order that rounds make of the instance's micro-batches, int16 [N], device by device."""
     count = np.tile(instance.passes, 3)
     delays = rounds.delays - rounds.delays.min()
     parts = []
@@ -121,13 +124,13 @@ def stream_of(instance: ScheduleInstance, rounds: Rounds) -> Codes:
 
 @kernel(error_model="numpy")
 def period_of(instance: ScheduleInstance, rounds: Rounds, least: float) -> float:
-    """Seconds of a round, infinite for rounds that deadlock or break a limit; `least`: seconds that it is known to take."""
+    """Seconds of a round; infinite for rounds that deadlock or break a limit; least: a lower bound on them"""
     return _period(instance, rounds, least, np.empty(3 * len(instance.device)))
 
 
 @kernel(error_model="numpy")
 def without_delay(instance: ScheduleInstance, rounds: Rounds, period: float) -> Rounds:
-    """The rounds of a period, of which chains begin and gradients come, as many rounds sooner as they may: streams end sooner.
+    """The rounds with chains and gradients begun as many rounds earlier as the period permits, so that streams end sooner.
 
     A code that begins in a round at the time that `_period` found may begin in an earlier one, if what it awaits is over then.
     That a chain is named by other micro-batches changes neither what a device keeps nor the pace.
@@ -158,14 +161,16 @@ def without_delay(instance: ScheduleInstance, rounds: Rounds, period: float) -> 
 
 @kernel(inner=True, error_model="numpy", borrows=True)
 def _turns_apart(instance: ScheduleInstance, start: Floats, period: float, other: int | np.int64, code: int) -> int:
-    """How many rounds a code comes behind another that it awaits at least, where they begin in a round at `start`."""
+    """Least number of rounds by which a code comes behind another that it awaits, where they begin in a round at `start`."""
     ready = start[other] + instance.takes[other] + (instance.delay[code] if other == instance.source[code] else 0.0)
     return int(np.ceil((ready - start[code]) / period - 1e-9))
 
 
 @kernel(inner=True, error_model="numpy")
 def _period(instance: ScheduleInstance, rounds: Rounds, least: float, start: Floats) -> float:
-    """As `period_of`; start: float64 [3 P]; when each code begins in a round, where the period is finite."""
+    """Seconds of a round, as of `period_of`; fills start, float64 [3 P], with when each code begins in a round, where they are
+    finite.
+    """
     codes, offsets, delays = rounds
     if not _holds(instance, rounds):
         return np.inf
@@ -221,7 +226,7 @@ def _period(instance: ScheduleInstance, rounds: Rounds, least: float, start: Flo
 
 @kernel()
 def _holds(instance: ScheduleInstance, rounds: Rounds) -> bool:
-    """Whether devices stay within their limits, and run nothing of a micro-batch before they have what it needs of themselves."""
+    """Whether devices stay within their limits, and run an op only after the same micro-batch's earlier op on the device."""
     codes, offsets, delays = rounds
     positions = len(instance.device)
     ahead = -delays
@@ -245,10 +250,10 @@ def _holds(instance: ScheduleInstance, rounds: Rounds) -> bool:
 def anneal_rounds(
     instance: ScheduleInstance, rounds: Rounds, steps: int, hot: float, least: float, random: NDArray[np.uint64]
 ) -> tuple[float, int]:
-    """Seconds of the quickest rounds met, which are left in `rounds`, and the steps taken.
+    """Anneal rounds; returns the seconds of the quickest ones met, which are left in `rounds`, and the steps taken.
 
     An op at a time is moved along what its device repeats, from one round into the next where it comes to its end; slower rounds
-    are accepted as `anneal` does. hot: seconds, the first temperature; the last is none; least: seconds at which to stop
+    are accepted as `anneal` does. hot: seconds, the first temperature; the last is 0; least: seconds at which to stop
     """
     codes, offsets, delays = rounds
     best, best_delays = codes.copy(), delays.copy()

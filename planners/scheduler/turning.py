@@ -1,4 +1,4 @@
-"""Turning: least seconds of micro-batches of two chains on the same devices, by what cannot be kept there at once.
+"""Turning: a lower bound on micro-batches of two chains on the same devices, from what cannot be kept there at once.
 
 A micro-batch turns when its input gradient at the last stage ends. Let X turn before Y. Where a device cannot hold X at stage x
 beside Y at stage y, Y comes to y only after X has left x: Y first, X could not even have come to x before it turned. And of two
@@ -17,12 +17,14 @@ from planners.scheduler.instance import ScheduleInstance
 from simulator import kernel
 
 LARGEST = 2**20
-"""Positions times devices up to which chains are compared."""
+"""Positions times devices, at most, for which chains are compared."""
 
 
 @kernel(error_model="numpy")
 def end_by_turns(instance: ScheduleInstance, ways: Ways) -> tuple[float, float]:
-    """Seconds of everything, and of a micro-batch of each chain in a stream without end, by the slowest two chains."""
+    """Lower bounds, by the slowest two chains, on the makespan and on the seconds of a micro-batch of each chain in an endless
+    stream.
+    """
     firsts, lasts = np.flatnonzero(instance.first), np.flatnonzero(instance.last)
     whole, pace, positions = 0.0, 0.0, len(instance.device)
     if len(firsts) < 2 or positions * len(instance.limit) > LARGEST:
@@ -49,7 +51,7 @@ def end_by_turns(instance: ScheduleInstance, ways: Ways) -> tuple[float, float]:
 
 @kernel(inner=True)
 def _kept(instance: ScheduleInstance) -> Integers:
-    """What a micro-batch at each position keeps on every device: int64 [P, D]."""
+    """Units that a micro-batch at each position keeps on every device, int64 [P, D]."""
     kept = np.zeros((len(instance.device), len(instance.limit)), dtype=np.int64)
     for p in range(len(kept)):
         if not instance.first[p]:
@@ -67,9 +69,10 @@ def _apart(
     one: tuple[int | np.int64, int | np.int64],
     other: tuple[int | np.int64, int | np.int64],
 ) -> float:
-    """Least seconds from the turn of a micro-batch of a chain to one that turns after it.
+    """Lower bound on the seconds from the turn of a micro-batch of a chain to that of one that turns after it.
 
-    one, other: first and last position of their chains; down: float64 [P], from a forward to the turn; kept: as of `_kept`
+    one, other: first and last position of their chains; down: float64 [P], seconds from a forward to the turn; kept: as of
+    `_kept`
     """
     limit, device, seconds = instance.limit, instance.device, 0.0
     for x in range(one[0], one[1] + 1):
@@ -95,7 +98,10 @@ def _apart(
 def _fewest(
     apart: Floats, counts: tuple[np.int64, np.int64], begin: tuple[float, float], after: tuple[float, float]
 ) -> float:
-    """Least seconds of all micro-batches of two chains in any order; begin: of each's first turn; after: its last turn."""
+    """Lower bound on the seconds of all micro-batches of two chains in any order.
+
+    begin: of each chain's first turn; after: seconds after its last turn
+    """
     if counts[0] == 0 or counts[1] == 0:
         return 0.0
     least = np.inf

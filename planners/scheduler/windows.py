@@ -1,8 +1,8 @@
 """Windows: ends that no order meets, found by narrowing down when each op may run if everything is over by then.
 
-The window of an op goes from the least time at which it may begin to the latest at which it may end; of the longest
-stage of one device or two, from its first start on, for their own ops alone. Windows are narrowed by
-three rules, each of which every order obeys. Where one leaves no room for an op, no order is over by that end:
+The window of an op goes from the least time at which it may begin to the latest at which it may end. For the longest stage of one
+device or two, windows count from the device's first start, and only its own ops must end in time. Windows are narrowed by three
+rules, each of which every order obeys. Where one leaves no room for an op, no order is over by that end:
 
     links    an op begins after those that it waits for have ended: in its chain, before it in its code, or for memory
     device   ops run one at a time: an op follows those that it cannot come before, and any others that must all be over too soon
@@ -24,26 +24,29 @@ from planners.scheduler.instance import ScheduleInstance
 from simulator import kernel
 
 LARGEST = 200_000
-"""Squares of the numbers of ops of each device, summed, up to which windows are narrowed: about 50 milliseconds."""
+"""Squares of the numbers of ops of each device, summed, at most, for which windows are narrowed: about 50 milliseconds."""
 
 ROUNDS = 6
-"""How often all rules are tried at most."""
+"""Rounds of all rules, at most."""
 
 STEP, FIRST = 2.0**-10, 2.0**-5
-"""Parts of the known bound: to which ends are told apart, where seconds are not whole, and by which the first one is later."""
+"""Shares of the known bound. STEP: to which ends are told apart, where seconds are not whole; FIRST: by which the first end tried
+is later.
+"""
 
 NEAR = 1e-11
-"""Part of the end by which times differ that are not the same but for rounding."""
+"""Share of the end by which times may differ from rounding alone."""
 
 
 class _Facts(NamedTuple):
-    """What windows are narrowed by; an op's number is its code times the micro-batches of the longest chain plus its micro-batch.
+    """Facts by which windows are narrowed; the number of an op is its code times the micro-batches of the longest chain plus its
+    micro-batch.
 
     takes: float64 [ops]; seconds
-    before, after: int64 [links]; ops of which the second begins `lag` seconds after the first has ended, or later; the links of
-        what an op waits for come before those of the op
-    begun, freed: int64 [kept]; forward and gradient from whose begin to whose end a device keeps `units` of memory; `together`
-        with what else of that micro-batch it keeps at least as long; those of a device are from kept_offsets: int64 [D + 1] on
+    before, after: int64 [links]; ops of which the second begins at least `lag` seconds after the first has ended; the links of
+    what an op waits for come before those of the op
+    begun, freed: int64 [kept]; forward and gradient from whose begin to whose end a device keeps `units` of memory; together:
+    these with what else of that micro-batch it keeps at least as long; those of a device are from kept_offsets: int64 [D + 1] on
     held: int64 [ops of all devices], at the instance's offsets
     """
 
@@ -60,15 +63,15 @@ class _Facts(NamedTuple):
 
 
 def small(instance: ScheduleInstance, times: int = 1) -> bool:
-    """Whether windows are narrowed at all, so many times as often."""
+    """Whether an instance is small enough for its windows to be narrowed `times` times."""
     return bool(times * sum(int(ops) ** 2 for ops in np.diff(instance.offsets)) <= LARGEST)
 
 
 @kernel(error_model="numpy")
 def end_by_windows(instance: ScheduleInstance, ways: Ways, known: float, whole: bool) -> float:
-    """Least seconds of everything, at least those that are known, more than 0.
+    """Lower bound on the makespan by windows, no less than the known one, which is more than 0.
 
-    whole: all seconds are whole numbers, those that are known as well
+    whole: whether all seconds are whole numbers, the known bound as well
     """
     facts, step = _facts(instance), 1.0 if whole else known * STEP
     begins = heads_of(instance, ways).ravel()
@@ -87,7 +90,7 @@ def end_by_windows(instance: ScheduleInstance, ways: Ways, known: float, whole: 
 
 @kernel(error_model="numpy")
 def is_refuted(instance: ScheduleInstance, ways: Ways, end: float) -> bool:
-    """Whether no order is over by an end, more than 0."""
+    """Whether it is proven that no order is over by `end`, which is more than 0."""
     begins = heads_of(instance, ways).ravel()
     return not _narrow(instance, _facts(instance), begins, np.full(len(begins), end), end * NEAR)
 
@@ -96,10 +99,10 @@ def is_refuted(instance: ScheduleInstance, ways: Ways, end: float) -> bool:
 def are_refuted(
     instance: ScheduleInstance, ways: Ways, seconds: float, device: int, other: int, least: float, most: int
 ) -> bool:
-    """Whether no order has two devices, or one, over so many seconds, more than 0, after each began.
+    """Whether it is proven that no order has two devices, or one, over within `seconds` (more than 0) after each began.
 
-    All other ops then may run long before the device begins, and after it: where each runs as soon as it can, all are over in
-    the seconds of all together, and where that device waits before it begins, in as many more. When the other device begins is
+    All other ops then may run long before the device begins, and after it: where each runs as soon as it can, all are over in the
+    seconds of all together, and where that device waits before it begins, in as many more. When the other device begins is
     divided into parts down to `least` seconds, each of which is refuted or divided, `most` parts in all; least: 0 where all
     seconds are whole numbers, as there are whole times then wherever there are any (differences of times have whole bounds alone)
     """
@@ -132,7 +135,7 @@ def are_refuted(
 
 @kernel(inner=True)
 def _facts(instance: ScheduleInstance) -> _Facts:
-    """Links, what is kept, and the ops of each device."""
+    """The facts of an instance."""
     positions, most, nested = len(instance.device), instance.passes.max(), nested_keep(instance)
     size = (8 * positions + (instance.held_offsets[1:] - instance.held_offsets[:-1]).max() * positions) * most
     before, after, lag = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64), np.zeros(size)
@@ -219,7 +222,7 @@ def _link_forward(
 def _link_gradients(
     instance: ScheduleInstance, p: int, number: int, links: tuple[Integers, Integers, Floats], linked: int
 ) -> int:
-    """Add what the gradients of a position wait for; how many links there are then."""
+    """Add the links of what a position's gradients wait for, and return the number of links then."""
     before, after, lag = links
     positions, most = len(instance.device), instance.passes.max()
     for kind in range(1, 3 if instance.split[p] else 2):
@@ -239,7 +242,7 @@ def _link_gradients(
 
 @kernel(inner=True, error_model="numpy")
 def _narrow(instance: ScheduleInstance, facts: _Facts, begins: Floats, ends: Floats, near: float) -> bool:
-    """Narrow windows down in place; whether there is room for every op."""
+    """Narrow windows down in place; False where that leaves no room for an op."""
     for _ in range(ROUNDS):
         changed = _by_links(facts, begins, ends, near)
         for device in range(len(instance.limit)):
@@ -272,7 +275,7 @@ def _narrow(instance: ScheduleInstance, facts: _Facts, begins: Floats, ends: Flo
 
 @kernel(inner=True)
 def _by_links(facts: _Facts, begins: Floats, ends: Floats, near: float) -> bool:
-    """Narrow windows by links; whether any has changed."""
+    """Narrow windows by links; True if any changed."""
     changed = False
     for link in range(len(facts.before)):
         before, after = facts.before[link], facts.after[link]
@@ -289,7 +292,7 @@ def _by_links(facts: _Facts, begins: Floats, ends: Floats, near: float) -> bool:
 
 @kernel(inner=True)
 def _by_device(release: Floats, takes: Floats, due: Floats, near: float, raised: Floats) -> bool:
-    """Raise when ops of a device, least release first, begin at the earliest; whether they may all be over when they are due."""
+    """Raise the earliest begins of a device's ops, in order of release; False if they cannot all be over when they are due."""
     ops = len(release)
     over, latest = (
         np.empty(ops),
@@ -326,7 +329,7 @@ def _by_device(release: Floats, takes: Floats, due: Floats, near: float, raised:
 def _by_memory(
     instance: ScheduleInstance, facts: _Facts, begins: Floats, ends: Floats, near: float
 ) -> tuple[bool, bool]:
-    """Narrow windows by what is kept in any case; whether there is room for that, and whether any has changed."""
+    """Narrow windows by what is kept in any case; whether there is room for that, and whether any window changed."""
     changed, most = False, instance.passes.max()
     weight_gradients = 2 * len(instance.device) * most
     for device in range(len(instance.limit)):
@@ -379,7 +382,7 @@ def _beside(
     before: Integers,
     extra: Integers,
 ) -> None:
-    """Units that are counted and kept with each row's, of the same chain, into `extra`.
+    """Fill `extra` with the counted units of the same chain that are kept together with each row's.
 
     step: 1: those whose forwards come before the row's; -1: those whose gradients come after it
     """

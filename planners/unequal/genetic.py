@@ -157,7 +157,7 @@ class Population:
         self.take(vectors[kept], fitness[kept])
 
     def children(self, rng: np.random.Generator, crossover: float) -> Integers:
-        """As many children as there are individuals, of tournaments, crossovers and mutations (1/K per gene)."""
+        """As many children as there are individuals, made by tournaments, crossovers and mutations (1/K per gene)."""
         crossed = self._crossed(rng, self._selected(rng), crossover)
         return self._mutated(rng, crossed, 1.0 / self.vectors.shape[1])
 

@@ -202,17 +202,17 @@ class _Replays:
         if self.ops > (OPS if self.found else self._most):
             raise _LimitReached
 
-    def fits(self, one: TightSizes) -> bool:
+    def fits(self, sizes: TightSizes) -> bool:
         """Whether a plan fits by its replay; if not, plans that begin or end as it does are ruled out.
 
         Raises _LimitReached beyond OPS; while nothing has been found, a budget is the only limit.
         """
-        paths = one.paths
-        if any(self.rules_out(side, one.cuts, path) for side, path in enumerate(paths)):
+        paths = sizes.paths
+        if any(self.rules_out(side, sizes.cuts, path) for side, path in enumerate(paths)):
             return False
-        self.spend(one.ops)
+        self.spend(sizes.ops)
         self.tried += 1
-        plan = self.plan(one)
+        plan = self.plan(sizes)
         self.evaluate(plan)
         peaks = self.evaluate.pass_peak_bytes(plan)
         if peaks is None:  # too many ops for its passes to be told apart
@@ -221,7 +221,7 @@ class _Replays:
             over = peaks[:, self._places] > self._limits
             for side, stages in enumerate((over[FORWARD], over[BACKWARD, ::-1])):
                 for place in np.flatnonzero(stages).tolist():
-                    self._ruled_out.add(_key(side, one.cuts, paths[side][: self._depths[side][place]], place))
+                    self._ruled_out.add(_key(side, sizes.cuts, paths[side][: self._depths[side][place]], place))
             fits = not over.any()
         self.found |= fits
         return fits
