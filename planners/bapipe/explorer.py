@@ -526,7 +526,7 @@ class _Explorer:
         cluster = self.problem.cluster
         sizes = self.evaluate.layer_costs.cut_bytes * samples
         rates = [cluster.point_to_point(one, two) for one, two in pairwise(devices)]
-        if not rates:
+        if not rates or self.problem.communication == "free":
             return np.zeros(len(sizes))
         return np.asarray(np.max([latency + sizes / bandwidth for latency, bandwidth in rates], axis=0))
 

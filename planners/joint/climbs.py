@@ -350,7 +350,7 @@ class Climbs:
         Each replica sends its samples to the replicas that take them, from the first device of its group.
         """
         cluster, copies, others = self.problem.cluster, len(near) // group, len(far) // group
-        if near == far:
+        if near == far or not self.problem.sends_behind:
             return 0.0, 0.0, {}
         latency, bandwidth = cluster.point_to_point(near[0], far[0])
         busy: defaultdict[int, float] = defaultdict(float)

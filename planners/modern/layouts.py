@@ -109,7 +109,7 @@ class LayoutCosts:
         kept, longer, _ = self._kept(layout)
         transfers = [
             self.problem.cluster.transfer_seconds(layout.devices[near], layout.devices[far], size)
-            if near != far
+            if near != far and self.problem.communication != "free"
             else 0.0
             for (near, far), size in zip(pairwise(places), self._cut_bytes(layout)[1:].tolist(), strict=True)
         ]

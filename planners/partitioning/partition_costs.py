@@ -236,7 +236,9 @@ def _boundaries(costs: LayerCosts, devices: Sequence[int], samples: int, alterna
     link = np.array([alike.index(known[pair]) for pair in pairwise(devices)], dtype=np.int64)
     busy = np.stack([sizes / links[:, 0], sizes / links[:, 1]])
     latency, one_way = links[:, 2] + np.zeros(len(sizes)), links[:, 3] > 0.0
-    if not costs.problem.contention:
+    if costs.problem.communication == "free":
+        busy, latency = np.zeros_like(busy[:1] if alternating else busy), np.zeros_like(latency)
+    elif not costs.problem.contention:
         busy, latency = np.zeros_like(busy[:1] if alternating else busy), latency + busy.sum(axis=0)
     elif alternating:
         both = np.where(one_way, busy.sum(axis=0), busy.max(axis=0))

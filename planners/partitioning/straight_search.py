@@ -517,6 +517,8 @@ class _Rows:
         there = [between(near, far) for near, far in pairwise(devices)]
         back = [between(far, near) for near, far in pairwise(devices)]
         links = np.array([there, back], dtype=np.float64).reshape(2, -1, 2)
+        if not costs.problem.sends_behind:
+            links[:] = 0.0, np.inf
         return _DeviceRow(
             alike=alike,
             kind=np.array([distinct.index(kind) for kind in kinds], dtype=np.int64),

@@ -190,7 +190,8 @@ class QuickReplays:
         """
         plan, batch, channels = costs.plan, self.problem.batch, self.problem.cluster.channels
         busy = np.zeros(len(channels))
-        for stage, (near, far) in enumerate(pairwise(plan.stages) if plan.replication == "split" else ()):
+        sent = plan.replication == "split" and self.problem.sends_behind
+        for stage, (near, far) in enumerate(pairwise(plan.stages) if sent else ()):
             if len(near.devices) == len(far.devices) and not near.degrees:
                 size = costs.boundary_bytes[stage] * batch / len(near.devices)
                 for channel, uses in self.uses(near.devices, far.devices).items():
@@ -229,7 +230,7 @@ class QuickReplays:
                         [self._op_seconds(own, kind, at, part) for at in places], axis=0
                     )
         occupied, delayed = np.zeros((2, 2, len(parts) - 1, len(sizes)))
-        for stage, (near, far) in enumerate(pairwise(plan.replicas)):
+        for stage, (near, far) in enumerate(pairwise(plan.replicas) if self.problem.sends_behind else ()):
             sent, among = costs.boundary_bytes[stage] / slices, 1 if turns else max(near, far)
             size = sent * (parts[stage] if near == far else sizes / among)
             for way, ends in enumerate(((stage, stage + 1), (stage + 1, stage))):

@@ -436,6 +436,8 @@ class _Grid:
     @remembered
     def _hops(self, groups: Groups, chunks: int) -> _Hops:
         """Transfers of a micro-batch through all stages and back, between the slowest devices of ranks."""
+        if not self.problem.sends_behind:
+            return _Hops(0.0, 0.0, 0.0)
         devices = [self._slowest(group) for group in groups] * chunks
         ways = [self.problem.cluster.point_to_point(*way) for one in pairwise(devices) for way in (one, one[::-1])]
         _, channel, bandwidth = self._links(groups, chunks)

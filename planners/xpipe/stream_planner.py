@@ -188,7 +188,8 @@ class StaircaseSearch:
         for (near, far), cut in zip(pairwise(devices), cuts, strict=True):
             for channel in (*cluster.route(near, far), *cluster.route(far, near)):
                 busy[channel] += float(self.costs.cut_bytes[cut]) / cluster.channels[channel].bandwidth
-        longest = max(busy.values(), default=0.0) if self.problem.contention else 0.0
+        shared = self.problem.contention and self.problem.sends_behind
+        longest = max(busy.values(), default=0.0) if shared else 0.0
         return self.problem.batch * longest * (1.0 - SLACK)
 
     def _shapes(self) -> Iterator[_StreamShape]:
@@ -234,6 +235,8 @@ class StaircaseSearch:
         """The devices with the links between them."""
         links = [both_ways(self.problem.cluster, *ends) for ends in pairwise(devices)]
         there, back, latency, one_way = np.array(links, dtype=np.float64).reshape(-1, 4).T
+        if not self.problem.sends_behind:
+            return DeviceRow(devices, *(np.zeros_like(latency) for _ in range(3)))
         together = 1.0 / there + 1.0 / back
         busy = np.where(one_way > 0.0, together, np.maximum(1.0 / there, 1.0 / back))
         return DeviceRow(devices, latency, together, busy if self.problem.contention else 0.0 * busy)

@@ -120,6 +120,11 @@ class Problem(TrainingOptions):
         return brief(self, f"{self.title}, {', '.join(options)}")
 
     @property
+    def sends_behind(self) -> bool:
+        """Whether transfers take time behind their ops: not where ops stream their results, or transfers are free."""
+        return self.communication not in ("streaming", "free")
+
+    @property
     def channels(self) -> tuple[Channel, ...]:
         """The cluster's channels, shared as the problem says."""
         return self.cluster.channels if self.sharing == "links" else self.cluster.alike_channels[self.sharing]

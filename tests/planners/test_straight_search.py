@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hardware_profiles import Runs, Stack, load_cluster
-from planners import Evaluator
+from planners import Evaluator, Request, make_plan
 from planners.estimate.memory import (
     given_lack_room,
     in_flight_of,
@@ -26,7 +26,8 @@ from planners.partitioning.partition_costs import every_cuts, uniform_cuts
 from planners.partitioning.straight_search import StraightShape, fastest_straight
 from planners.search.quick_replay import QuickReplays, order_of
 from simulator import Gpt, LayerCosts, Problem, equal_microbatches
-from tests.chains import chain
+from simulator.options.training_options import Communication
+from tests.chains import chain, random_chain
 from tests.planners.conftest import with_memory
 
 
@@ -201,6 +202,17 @@ def test_pipelines_are_cut_between_blocks_where_the_stack_cuts_none() -> None:
     search = straight_search._Cuts(evaluate, StraightShape("1f1b", (0, 1, 2, 3), len(found.microbatches)))
     best = min(evaluate(search.plan("test", one)).iteration_seconds for one in cuts.tolist())
     assert evaluate(found).iteration_seconds == best < np.inf
+
+
+@pytest.mark.parametrize("communication", ["free", "streaming"])
+def test_free_transfers_rule_no_cuts_out(communication: Communication) -> None:
+    """Six layers on four GPUs with slow links: `greedy` is as fast as the fastest 1F1B of all cuts."""
+    network = random_chain(6, np.random.default_rng(2), flop=2e9, parameters=300_000)
+    problem = Problem(network, load_cluster("dapple-c:4"), 8, communication=communication, optimizer="sgd")
+    found, best = (
+        make_plan(name, problem, Request(schedule="1f1b")).iteration_seconds for name in ("greedy", "brute-force")
+    )
+    assert found <= best * (1.0 + 1e-9)
 
 
 def test_what_the_stack_does_not_run_takes_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
