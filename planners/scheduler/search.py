@@ -466,7 +466,7 @@ def _anneal_turn(
 def _fresh_rounds(
     search: _Search, repeated: _Repeated, problem: ScheduleProblem, random: np.random.Generator
 ) -> Rounds:
-    """The rounds of an order of `repeated.count` micro-batches per chain: the shortest that a short search finds, or one of random
+    """The rounds of an order of `repeated.count` micro-batches per chain: the shortest of a short search, or one of random
     keys.
     """
     short = replace(problem, microbatches=repeated.count * len(problem.chains))
