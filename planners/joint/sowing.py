@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from math import inf
 
 import numpy as np
 
+from hardware_profiles import Floats, Integers
 from planners.joint.niches import Niches
 from planners.joint.pipeline import Pipeline, pipeline_of
 from planners.joint.search_state import FIRST_ROUND, MOST_GAINED, Key, SearchState, ops_replayed
+from planners.partitioning.cut_moves import climbed, moved, relocated
 from planners.search.evaluator import Planner
 from planners.search.replay_work import WORK_PER_SECOND
 from planners.search.request import Request
@@ -115,7 +117,42 @@ class Sowing:
             if one is not None and one.stages == 1 and one.copies > 1:
                 alone.setdefault((one.ranks, one.microbatches, one.group, one.context), one)
         looped = (each for one in alone.values() for each in self.state.moves.looped(one))
-        return self._replay_rising(looped, least, most)
+        least = self._replay_rising(looped, least, most)
+        return min(least, self._climb_gathered(least))
+
+    def _climb_gathered(self, least: Key) -> Key:
+        """The least key after a climb by replays from the fastest looped stages of one rank under ZeRO 3, if these are near it:
+        estimates of cuts leave out the weights that replicas gather. Networks of blocks are left as they are: their blocks are
+        gathered one by one wherever the cuts are.
+        """
+        if any(layer.block for layer in self.state.problem.workload.layers):
+            return least
+        replayed = self.state.replayed()
+        for plan in sorted(replayed, key=lambda one: replayed[one].key):
+            if replayed[plan].key > (least[0], least[1] * CLIMBED_BELOW):
+                break
+            one = pipeline_of(self.state.problem, plan)
+            if one is not None and len(one.ranks) == 1 and one.chunks > 1 and one.zero == 3:
+                return min(least, self._climbed_by_replays(one))
+        return least
+
+    def _climbed_by_replays(self, one: Pipeline) -> Key:
+        """The least key that moves of a pipeline's cuts lead to, each to the fastest partition near, by replays of all."""
+        state, places, keys = self.state, self.state.climbs.places, dict[tuple[int, ...], Key]()
+
+        def seconds(near: Integers) -> Floats:
+            for cuts in map(tuple, near.tolist()):
+                other = replace(one, cuts=cuts)
+                if cuts not in keys:
+                    rising = all(begin < end for begin, end in pairwise(other.bounds(len(state.problem.workload))))
+                    keys[cuts] = state.key_of(other, other.plan(state.problem, state.name)) if rising else (inf, inf)
+            return np.array([inf if keys[cuts][0] else keys[cuts][1] for cuts in map(tuple, near.tolist())])
+
+        def moves(at: Integers) -> Integers:
+            return np.vstack([moved(at, places, runs=False), relocated(at, places)])
+
+        climbed(np.array(one.cuts), seconds, moves)
+        return min(keys.values())
 
     def _replay_rising(self, seeds: Iterable[Pipeline], least: Key, most: float) -> Key:
         """Replay seeds in rising order of their quick replays while these are below the least key and less than `most` work is
@@ -154,20 +191,22 @@ class Sowing:
                 errors[niche.placement] = min(errors.get(niche.placement, inf), max(1.0, known.key[1] / seconds))
                 least = min(least, known.key)
                 if known.key[0] and (least[0] or known.key[1] < least[1] * CLIMBED_BELOW):
-                    least = min(least, self._with_more_recomputation(there, policies[1:]))
+                    least = min(least, self.with_more_recomputation(niches, (there, one), policies[1:]))
 
-    def _with_more_recomputation(self, pipeline: Pipeline, policies: Iterable[Recompute]) -> Key:
-        """The key of a pipeline under the first of these policies with which it fits, else under the last; its cuts are climbed
-        under each.
+    def with_more_recomputation(
+        self, niches: Niches, pipelines: tuple[Pipeline, ...], policies: Iterable[Recompute]
+    ) -> Key:
+        """The least key that climbs of a niche lead to from some of its pipelines under the first of these policies with which
+        one of them fits; if none does, under all.
         """
-        known = None
+        least = inf, inf
         for policy in policies:
-            other = replace(pipeline, recompute=((policy, 0),) * pipeline.stages)
-            there = self.state.climbs.climbed(other)
-            known = self.state.known(other if there is None else there[1]) or known
-            if known is not None and not known.key[0]:
+            others = dict.fromkeys(replace(each, recompute=((policy, 0),) * each.stages) for each in pipelines)
+            climbed_to = (self.state.known(next(niches.fastest(other))[1]) for other in others)
+            least = min(least, *(known.key for known in climbed_to if known is not None), (inf, inf))
+            if not least[0]:
                 break
-        return (inf, inf) if known is None else known.key
+        return least
 
     def sow_pipelines(self, least: Key, most: float, *, looked_at: float = inf) -> None:
         """Replay the quickest seed of each choice of several ranks and degrees, until `most` work is done (or further while
