@@ -98,7 +98,7 @@ def fastest_straight(
     """
     every = _bounded(evaluate, shapes)
     best, work, found = beat, 0, dict[int, tuple[float, Plan]]()
-    searches = dict[int, _Cuts]()
+    searches = dict[int, CutSearch]()
     for place in np.argsort(every.least, kind="stable").tolist():
         if every.least[place] >= best or (work > WORK and best < inf):
             break
@@ -185,7 +185,7 @@ def _is_known(schedule: str) -> bool:
     return family.flush and not family.lanes and set(family.options) <= {"chunks", "microbatch_group_size"}
 
 
-class _Cuts:
+class CutSearch:
     """The search of the cuts of one shape.
 
     work: ops of quick replays, and steps of partition searches, that it has taken so far
@@ -448,11 +448,11 @@ class _Bounded:
     row_of: Integers
     microbatches: Integers
 
-    def search(self, place: int) -> _Cuts:
+    def search(self, place: int) -> CutSearch:
         """The search of the cuts of shape number `place`."""
         row = self.rows[self.row_of[place]]
         shape = StraightShape(row.schedule, row.devices, int(self.microbatches[place]))
-        return _Cuts(row.evaluate, shape, row.rows)
+        return CutSearch(row.evaluate, shape, row.rows)
 
 
 def _bounded(evaluate: Evaluator, shapes: Iterable[StraightShape]) -> _Bounded:

@@ -76,18 +76,18 @@ class StreamedSearch:
         """Shapes with their least estimated seconds, and the cuts that are best by the estimate."""
         found: dict[tuple[tuple[int, ...], int], tuple[float, Cuts]] = {}
         every = list(shapes)
-        sizes = sorted(sorted({-(-self.problem.batch // one.microbatches) for one in every}), key=self._whole_seconds)
+        sizes = sorted(sorted({-(-self.problem.batch // one.microbatches) for one in every}), key=self.whole_seconds)
         for shape in every:
             if -(-self.problem.batch // shape.microbatches) not in sizes[:MOST_SIZES]:
                 continue
             key = shape.devices, shape.microbatches
             if key not in found:
-                found[key] = self._best_cuts(*key)
+                found[key] = self.best_cuts(*key)
             least, cuts = found[key]
             if len(cuts):
                 yield least, shape, cuts
 
-    def _whole_seconds(self, samples: int) -> float:
+    def whole_seconds(self, samples: int) -> float:
         """Rank of a size of micro-batches, in seconds: of the batch in micro-batches of so many samples, if every board ran an
         equal share of the network, with the first one's way through all of them.
         """
@@ -96,7 +96,7 @@ class StreamedSearch:
         passes = (self.costs.stage_seconds(0, held, samples, phase) for phase in ("forward", "backward"))
         return sum(passes) / boards * (-(-batch // samples) + boards - 1)
 
-    def _best_cuts(self, devices: tuple[int, ...], count: int) -> tuple[float, Cuts]:
+    def best_cuts(self, devices: tuple[int, ...], count: int) -> tuple[float, Cuts]:
         """The least estimated seconds, and cuts by rising estimates; inf and none where memory permits none."""
         stages = len(devices)
         if comb(self.layers - 1, stages - 1) <= MOST_PARTITIONS:

@@ -83,7 +83,7 @@ def _tight(planner: str, evaluate: Evaluator, schedule: str, devices: Sequence[i
         return straight_plan(planner, problem, schedule, cuts, devices, count)
 
     try:
-        held = _most_held(evaluate, plan_of(range(1, stages)))
+        held = most_held_by(evaluate, plan_of(range(1, stages)))
     except (InfeasiblePlanError, ScheduleError):
         return None  # the schedule does not run with so many micro-batches
     samples = -(-problem.batch // count)
@@ -113,7 +113,7 @@ def fitting_cuts(costs: PartitionCosts, evaluate: Evaluator, plan_of: PlanOf) ->
     return next((plan for plan in map(plan_of, every) if evaluate(plan).fits), None)
 
 
-def _most_held(evaluate: Evaluator, plan: Plan) -> Integers:
+def most_held_by(evaluate: Evaluator, plan: Plan) -> Integers:
     """Most micro-batches whose activations each stage of a plan holds at once, int64 [stages]; 1 where ops run side by side on
     lanes.
     """

@@ -248,7 +248,7 @@ def _in_levels(problem: Problem, table: StateTable, samples: int) -> Iterator[St
     """For each view of a cluster of alike devices, and each form of the cost, the function that finds its partition; table: of
     `samples`
     """
-    memory, partitions = _memory_limit(problem, min(problem.rooms)), known_partitions(problem)
+    memory, partitions = memory_limit(problem, min(problem.rooms)), known_partitions(problem)
 
     def searched(view: ClusterView, form: tuple[str, bool], left: MemoryLimit) -> tuple[Stage, ...] | None:
         try:
@@ -261,7 +261,7 @@ def _in_levels(problem: Problem, table: StateTable, samples: int) -> Iterator[St
         left = replace(memory, capacity_bytes=shrunk(memory.capacity_bytes, misses))
         return partitions.of((samples, view.levels, form, left), partial(searched, view, form, left))
 
-    for view, form in itertools.product(cluster_views(problem), _forms(problem)):
+    for view, form in itertools.product(cluster_views(problem), cost_forms(problem)):
         yield partial(stages_within, view, form)
 
 
@@ -276,13 +276,13 @@ def _in_device_orders(problem: Problem, evaluate: Evaluator, samples: int) -> It
     def stages_within(
         order: tuple[int, ...], form: tuple[str, bool], misses: Sequence[Score]
     ) -> tuple[Stage, ...] | None:
-        devices = OrderedDevices(tuple(map(costs.kind_of_device, order)), *_slowest_rates(problem, order))
+        devices = OrderedDevices(tuple(map(costs.kind_of_device, order)), *slowest_rates(problem, order))
         capacities = [problem.room_bytes(device) for device in kinds]
-        memories = [_memory_limit(problem, shrunk(capacity, misses)) for capacity in capacities]
+        memories = [memory_limit(problem, shrunk(capacity, misses)) for capacity in capacities]
         stages = ordered_partition(tables, devices, memories, barrier=form[0] == "barrier", straight=form[1])
         return None if stages is None else place_stages(flattened(tables[0].states, [stages]), [stages], order)
 
-    for order, form in itertools.product(device_orders(problem, costs), _forms(problem)):
+    for order, form in itertools.product(device_orders(problem, costs), cost_forms(problem)):
         yield partial(stages_within, order, form)
 
 
@@ -298,7 +298,7 @@ def device_orders(problem: Problem, costs: LayerCosts) -> tuple[tuple[int, ...],
     return tuple(found)
 
 
-def _slowest_rates(problem: Problem, order: Sequence[int]) -> tuple[float, float]:
+def slowest_rates(problem: Problem, order: Sequence[int]) -> tuple[float, float]:
     """Bytes per second of the slowest link between neighbours, and of each member of a ring through all."""
     if len(order) == 1:
         return inf, inf
@@ -389,7 +389,7 @@ def _whole(problem: Problem) -> Stage:
     return Stage(tuple(range(len(problem.workload))), devices_in_order(problem))
 
 
-def _forms(problem: Problem) -> tuple[tuple[str, bool], ...]:
+def cost_forms(problem: Problem) -> tuple[tuple[str, bool], ...]:
     """Forms of the cost to search with, each with whether only straight plans are searched.
 
     The paper's form holds where replicas do not wait for each other. At a barrier the all-reduce comes on top, and replicas that
@@ -401,7 +401,7 @@ def _forms(problem: Problem) -> tuple[tuple[str, bool], ...]:
     return (("barrier", False), ("paper", False), ("barrier", True))
 
 
-def _memory_limit(problem: Problem, capacity_bytes: float) -> MemoryLimit:
+def memory_limit(problem: Problem, capacity_bytes: float) -> MemoryLimit:
     """The memory that a stage must fit into."""
     return MemoryLimit(
         capacity_bytes,

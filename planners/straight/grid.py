@@ -128,15 +128,15 @@ class PipelineDataGrid:
         replayed: list[Plan] = []
         for degree in reversed(asked_degrees(problem, self.request, (1,))):
             searches = [
-                _Grid(problem, evaluate, self.request, self.name, division)
+                GridSearch(problem, evaluate, self.request, self.name, division)
                 for division in _divisions(problem, evaluate, self.request, degree)
             ]
             replayed += self._replayed(searches, evaluate, any(evaluate(plan).fits for plan in replayed))
         if not replayed:
-            raise InfeasiblePlanError(_Grid(problem, evaluate, self.request, self.name).does_not_fit())
+            raise InfeasiblePlanError(GridSearch(problem, evaluate, self.request, self.name).does_not_fit())
         return fitting(self.name, min(replayed, key=lambda plan: evaluate(plan).key), evaluate)
 
-    def _replayed(self, searches: Sequence[_Grid], evaluate: Evaluator, some_fit: bool) -> list[Plan]:
+    def _replayed(self, searches: Sequence[GridSearch], evaluate: Evaluator, some_fit: bool) -> list[Plan]:
         """Plans of the most promising shapes of some grids, replayed; some_fit: whether a plan of another grid is known to fit"""
         replayed: list[Plan] = []
         best, idle, found = math.inf, 0, None
@@ -175,7 +175,7 @@ def _divisions(problem: Problem, evaluate: Evaluator, request: Request, degree: 
     one = GroupDivision(degree, zero)
     if not zero:
         return [one]
-    counts = {shape.replicas for shape in _Grid(problem, evaluate, request, "", one).shapes()}
+    counts = {shape.replicas for shape in GridSearch(problem, evaluate, request, "", one).shapes()}
     return [GroupDivision(degree, zero, count) for count in sorted(counts)]
 
 
@@ -254,7 +254,7 @@ class _Hops(NamedTuple):
     busiest: float
 
 
-class _Grid:
+class GridSearch:
     """The shapes of one problem's grid, with bounds and quick replays; tables fill when first needed."""
 
     def __init__(
@@ -363,10 +363,10 @@ class _Grid:
         """Shapes with their cuts: those that fit by the closed form, by rising quick replay, then the others, by rising share of
         memory.
 
-        Cuts are sought for a shape only once its lower bound (`_at_best`) is the least.
+        Cuts are sought for a shape only once its lower bound (`at_best`) is the least.
         """
-        shapes = [shape for shape in self.shapes() if self._may_fit(shape)]
-        rough = sorted(((self._at_best(shape), number) for number, shape in enumerate(shapes)))
+        shapes = [shape for shape in self.shapes() if self.may_fit(shape)]
+        rough = sorted(((self.at_best(shape), number) for number, shape in enumerate(shapes)))
         too_large: list[CutShape] = []
         waiting: list[tuple[float, int, CutShape]] = []
         for least, number in rough:
@@ -385,15 +385,15 @@ class _Grid:
         """The shape with cuts that leave its stages equal shares of a device; with any shares where these leave too little; None
         where no cuts fit.
         """
-        even = self.candidate(shape, self._equal_shares(shape)) if self._has_room(shape) else None
+        even = self.candidate(shape, self.equal_shares(shape)) if self.has_room(shape) else None
         return even if even is not None and even.fullest <= 1.0 else self.candidate(shape)
 
-    def _may_fit(self, shape: GridShape) -> bool:
+    def may_fit(self, shape: GridShape) -> bool:
         """Whether the devices together may hold all weights, and activations of one micro-batch."""
         state, kept = self.whole_bytes, float(self.bytes.kept[-1]) * self._samples(shape)
         return state + kept <= self._ranks(shape.groups).memory_bytes
 
-    def _has_room(self, shape: GridShape) -> bool:
+    def has_room(self, shape: GridShape) -> bool:
         """Whether the first rank, which has most micro-batches in flight, fits if all layers were alike, but for
         UNLIKE_LAYERS.
         """
@@ -401,7 +401,7 @@ class _Grid:
         need = shape.chunks * state + kept * self.most_held(shape)[0][0] + stash
         return bool(need <= (1.0 + UNLIKE_LAYERS) * self._memory_bytes(shape.groups[0]))
 
-    def _at_best(self, shape: GridShape) -> float:
+    def at_best(self, shape: GridShape) -> float:
         """Lower bound on the seconds of a shape: the network divided at will, and cut where it sends least.
 
         Of micro-batches that are unlike, the smallest fill and drain the pipeline, and each takes at least its share of the
@@ -480,7 +480,7 @@ class _Grid:
 
         spare: bytes of each stage's device that are to stay free
         """
-        costs = self._partition_costs(shape, spare)
+        costs = self.partition_costs(shape, spare)
         # A device that holds several stages is as fast as their sum: the slowest stage counts for every round.
         found = fastest_cuts(costs, shape.microbatches * shape.chunks)
         if not found:
@@ -489,7 +489,7 @@ class _Grid:
         seconds = self.quick(self._plan(shape, cuts))
         return CutShape(seconds, shape, cuts, self._fullest(shape, cuts))
 
-    def _equal_shares(self, shape: GridShape) -> list[float]:
+    def equal_shares(self, shape: GridShape) -> list[float]:
         """Bytes that each stage leaves free for the other stages of its device, so that all can have equally many like layers."""
         (state, stash, kept), (together, alone) = self._like_stage(shape), self.most_held(shape)
         memory = np.array([self._memory_bytes(group) for group in shape.groups])
@@ -537,8 +537,11 @@ class _Grid:
             fullest = max(fullest, float(state + held) / self._memory_bytes(group))
         return fullest
 
-    def _partition_costs(self, shape: GridShape, spare: Sequence[float]) -> PartitionCosts:
-        """Costs of the partition search: of the slowest device of each rank, with links shared by the replicas' transfers."""
+    def partition_costs(self, shape: GridShape, spare: Sequence[float] = ()) -> PartitionCosts:
+        """What the partition search weighs for a shape: of its largest part of a micro-batch, with transfers that take turns.
+
+        spare: bytes of each stage's device that are to stay free
+        """
         samples = self._samples(shape)
         devices = [self._slowest(group) for group in shape.groups] * shape.chunks
         held = (self.most_held(shape)[1] * samples).tolist()
@@ -624,7 +627,7 @@ class _Grid:
         even = within_memory(self.evaluate, evenly)
         if even is not None and self.evaluate(even).fits:
             return even
-        costs = self._partition_costs(shape, ())
+        costs = self.partition_costs(shape)
         found = fitting_cuts(costs, self.evaluate, lambda cuts: self.plan(replace(candidate, cuts=tuple(cuts))))
         return best if found is None else found
 

@@ -37,7 +37,7 @@ from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partit
 from planners.pipedream.partitioner import InfeasiblePartition, MemoryLimit, network_levels, partition
 from planners.pipedream.state_table import StateTable
 from planners.search import candidates
-from planners.straight.grid import _Grid
+from planners.straight.grid import GridSearch
 from planners.testing import line
 from planners.unequal import Genetic, best_equal, exact_sizes, greedy_dp, local_greedy
 from planners.unequal.found_sizes import FoundSizes
@@ -75,15 +75,14 @@ def test_shapes_of_the_grid(recorded: Recorded) -> None:
     values: dict[str, Any] = {}
     for name, memory_bytes in product(("mixed", "servers"), (16e9, 1.2e8)):
         problem = with_memory(LARGER[name], memory_bytes)
-        search = _Grid(problem, Evaluator(problem), Request(), "grid")
+        search = GridSearch(problem, Evaluator(problem), Request(), "grid")
         found = list(search.candidates())
         shapes = [*search.shapes()]
         bounds = [
-            sums(np.array([rule(one) for one in shapes]))
-            for rule in (search._at_best, search._may_fit, search._has_room)
+            sums(np.array([rule(one) for one in shapes])) for rule in (search.at_best, search.may_fit, search.has_room)
         ]
         shares = sums(
-            np.array([one for shape in shapes[:: max(1, len(shapes) // 20)] for one in search._equal_shares(shape)])
+            np.array([one for shape in shapes[:: max(1, len(shapes) // 20)] for one in search.equal_shares(shape)])
         )
         first = [[one.shape.schedule, one.shape.groups, one.shape.microbatches, one.cuts] for one in found[:2]]
         together = sum(one.seconds for one in found), sum(one.fullest for one in found)
@@ -136,9 +135,9 @@ def test_partitions_of_boards(recorded: Recorded, monkeypatch: pytest.MonkeyPatc
     values: dict[str, Any] = {}
     for most, boards, count in product((20_000, 5), ((0, 1, 2, 3), (3, 1)), (3, 16)):
         monkeypatch.setattr(streamed_search, "MOST_PARTITIONS", most)
-        seconds, cuts = StreamedSearch(evaluate)._best_cuts(boards, count)
+        seconds, cuts = StreamedSearch(evaluate).best_cuts(boards, count)
         values[f"{most}, {boards}, {count}"] = [seconds, len(cuts), cuts[:3]]
-    recorded(**values, whole=[StreamedSearch(evaluate)._whole_seconds(samples) for samples in (1, 3, 16)])
+    recorded(**values, whole=[StreamedSearch(evaluate).whole_seconds(samples) for samples in (1, 3, 16)])
 
 
 def test_partitions_of_boards_are_estimated_each_by_itself() -> None:
@@ -211,9 +210,9 @@ def test_what_searches_choose_from(name: str, recorded: Recorded) -> None:
         ],
         orders=pipedream_planner.device_orders(problem, costs),
         views=pipedream_planner.without_levels(problem) or pipedream_planner.cluster_views(problem),
-        rates=pipedream_planner._slowest_rates(problem, order[:3]),
-        forms=pipedream_planner._forms(problem),
-        limit=pipedream_planner._memory_limit(problem, 1e9),
+        rates=pipedream_planner.slowest_rates(problem, order[:3]),
+        forms=pipedream_planner.cost_forms(problem),
+        limit=pipedream_planner.memory_limit(problem, 1e9),
         table=array_sums(table),
         partitions=[
             array_sums(straight_costs(costs, order[:3], 2, alternating=one, in_flight=(6, 4, 2)))
@@ -245,10 +244,10 @@ def test_straight_pipelines_of_a_shape(schedule: str, microbatches: int, recorde
         devices = candidates.stage_devices(LARGER[name], schedule, Request())[:4]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(straight_search, "FEW_CUTS", few)
-            one = straight_search._Cuts(evaluate, straight_search.StraightShape(schedule, devices, microbatches))
+            one = straight_search.CutSearch(evaluate, straight_search.StraightShape(schedule, devices, microbatches))
             first = list(islice(one.ranked(np.inf), 4))
             bounds = [one.least_seconds(), *(one.least_of(cuts) for _, cuts in first[:2])]
-            values[f"{name}, {few}"] = [one.ops, one.work, one._number_of_moves, bounds, first]
+            values[f"{name}, {few}"] = [one.ops, one.work, bounds, first]
     recorded(**values)
 
 

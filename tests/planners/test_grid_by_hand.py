@@ -13,7 +13,7 @@ import pytest
 from planners import Evaluator, Request
 from planners.search import memory_retry
 from planners.straight import grid
-from planners.straight.grid import CutShape, GridShape, PipelineDataGrid, _Grid
+from planners.straight.grid import CutShape, GridSearch, GridShape, PipelineDataGrid
 from simulator import BUCKET_BYTES, Layer, Plan, Problem, Score, Workload
 from tests.simulator.strategies import UnitDevice, chain_cluster
 
@@ -33,7 +33,7 @@ def _search(
     bandwidth: float = 8.0,
     latency: float = 0.25,
     **more: Any,
-) -> _Grid:
+) -> GridSearch:
     """The grid of a chain of such layers on devices in a row; updates are free, an element has 4 bytes."""
     layers = tuple(
         Layer(f"layer{n}", "linear", one, parameters[n] if parameters else 0, elements, 1.0)
@@ -44,7 +44,7 @@ def _search(
         cluster = replace(cluster, devices=tuple(UnitDevice(rate=rate, name=f"unit-{rate}") for rate in rates))
     workload = Workload("hand", layers, tuple(pairwise(range(len(layers)))))
     problem = Problem(workload, cluster, batch, **more)
-    return _Grid(problem, Evaluator(problem), request or Request(), "grid")
+    return GridSearch(problem, Evaluator(problem), request or Request(), "grid")
 
 
 @pytest.mark.parametrize(("whole", "late"), [(False, 0.0), (True, 8.0)])
@@ -75,17 +75,22 @@ def test_at_best_all_ranks_share_the_work_at_the_pace_of_their_slowest_replica()
     quarter of what is left, 3 V / 16; of chunks, of which the first may be small, each has V / 4.
     """
     search = _search([1.0, 1.0, 1.0, 1.0], [0.0] * 4, 8, rates=(1.0, 0.5), latency=0.0)
-    assert search._at_best(GridShape("1f1b", ((0,),), 1, 4)) == pytest.approx(4 * 2 * 12.0)
-    assert search._at_best(GridShape("1f1b", ((0, 1),), 1, 4)) == pytest.approx(4 * 1 * 24.0)
-    assert search._at_best(GridShape("1f1b", ((0,), (1,)), 1, 4)) == pytest.approx(1 / (1 / 4 / 24 + 3 / 16 / 48))
-    assert search._at_best(GridShape("interleaved-1f1b", ((1,), (0,)), 2, 4)) == pytest.approx(4 * 2 * 8.0)
+    assert search.at_best(GridShape("1f1b", ((0,),), 1, 4)) == pytest.approx(4 * 2 * 12.0)
+    assert search.at_best(GridShape("1f1b", ((0, 1),), 1, 4)) == pytest.approx(4 * 1 * 24.0)
+    assert search.at_best(GridShape("1f1b", ((0,), (1,)), 1, 4)) == pytest.approx(1 / (1 / 4 / 24 + 3 / 16 / 48))
+    assert search.at_best(GridShape("interleaved-1f1b", ((1,), (0,)), 2, 4)) == pytest.approx(4 * 2 * 8.0)
     quick = _search([0.001], [0.0], 8, latency=0.0)
-    assert quick._at_best(GridShape("1f1b", ((0,), (1,)), 1, 4)) == pytest.approx(0.006 / (1 / 4 + 3 / 16))
-    assert 0.0 < _search([0.0], [0.0], 8)._at_best(GridShape("1f1b", ((0,),), 1, 4)) < 1e-290
-    assert [search._slowest(group) for group in ((0, 1), (1, 0), (0,))] == [1, 1, 0]
-    assert (
-        search._samples(GridShape("1f1b", ((0, 1),), 1, 3)) == 2
-    )  # of 8 in 3 micro-batches, 3 at most, on two replicas
+    assert quick.at_best(GridShape("1f1b", ((0,), (1,)), 1, 4)) == pytest.approx(0.006 / (1 / 4 + 3 / 16))
+    assert 0.0 < _search([0.0], [0.0], 8).at_best(GridShape("1f1b", ((0,),), 1, 4)) < 1e-290
+    assert search.at_best(GridShape("1f1b", ((1, 0),), 1, 4)) == pytest.approx(4 * 1 * 24.0)
+
+
+def test_a_replica_holds_its_part_of_the_largest_micro_batch() -> None:
+    """Of 8 samples in 3 micro-batches, 3 at most, one of two replicas has 2, each of four layers' 4 bytes."""
+    search = _search([1.0] * 4, [0.0] * 4, 8)
+    candidate = search.candidate(GridShape("1f1b", ((0, 1),), 1, 3))
+    assert candidate is not None
+    assert candidate.fullest * search.problem.cluster.devices[0].memory_bytes == pytest.approx(2 * 4 * 4)
 
 
 def test_at_best_the_slowest_rank_hides_what_replicas_reduce() -> None:
@@ -99,10 +104,9 @@ def test_at_best_the_slowest_rank_hides_what_replicas_reduce() -> None:
         _search([1.0] * 4, [0.0] * 4, 8, devices=4, rates=(1.0, 1.0, 0.5, 0.5), latency=0.0, parameters=[weights] * 4)
         for weights in (0, 100)
     )
-    assert heavy._least_reduction(shape.groups) == pytest.approx(400 * 4 / 8.0)
-    assert light._at_best(shape) == pytest.approx(1 / (1 / 4 / 12 + 3 / 16 / 24))
-    assert heavy._at_best(shape) == pytest.approx(4 * 8.0 + 200.0 / 3 - 16.0)
-    assert heavy._at_best(replace(shape, schedule="interleaved-1f1b", chunks=2)) == pytest.approx(
+    assert light.at_best(shape) == pytest.approx(1 / (1 / 4 / 12 + 3 / 16 / 24))
+    assert heavy.at_best(shape) == pytest.approx(4 * 8.0 + 200.0 / 3 - 16.0)
+    assert heavy.at_best(replace(shape, schedule="interleaved-1f1b", chunks=2)) == pytest.approx(
         32.0 + 200.0 / 6 - 16.0
     )
 
@@ -110,28 +114,32 @@ def test_at_best_the_slowest_rank_hides_what_replicas_reduce() -> None:
 def test_rates_of_ranks_are_added_one_by_one() -> None:
     """To the bit: shapes that take equally long at best keep the grid's order, whichever of their ranks are alike."""
     search = _search([0.2, 1.0 / 7.0], [0.0] * 2, 8, devices=3, latency=0.0)
-    rate = 1.0 / search._whole_seconds(0, 1)
-    assert search._at_best(GridShape("1f1b", ((0,), (1,), (2,)), 1, 8)) == 8.0 / (rate + rate * 0.875 + rate * 0.875**2)
+    rate = 1.0 / float(search.costs.round_trip_seconds(0, 1).sum())
+    assert search.at_best(GridShape("1f1b", ((0,), (1,), (2,)), 1, 8)) == 8.0 / (rate + rate * 0.875 + rate * 0.875**2)
 
 
 def test_the_busiest_channel_between_two_stages_counts() -> None:
-    """Devices in a row: from 0 to 2 and from 1 to 3 both pass between 1 and 2, beside a cable that one of them uses alone."""
+    """Devices in a row: from 0 to 2 and from 1 to 3 both pass between 1 and 2, beside a cable that one of them uses alone.
+
+    A sample's 4 bytes take half a second.
+    """
     search = _search([1.0, 1.0], [1.0, 1.0], 8, devices=4)
-    assert search._transfers(((0, 1), (2, 3))).crowd[0] == 2
-    assert search._transfers(((0, 2), (1, 3))).crowd[0] == 1
-    assert search._transfers(((0,), (3,))).crowd[0] == 1
+    for groups, samples, crowd in ((((0, 1), (2, 3)), 1, 2), (((0, 2), (1, 3)), 1, 1), (((0,), (3,)), 2, 1)):
+        costs = search.partition_costs(GridShape("1f1b", groups, 1, 4))
+        assert costs.link_seconds.max() == crowd * samples * 4 / 8.0
 
 
 def test_a_stage_has_the_memory_of_its_smallest_replica_and_a_refusal_that_of_the_largest_device() -> None:
-    """Devices of 2 and 4 GiB; 2^29 weights, of which each takes 12 bytes with its gradient and its momentum."""
-    search = _search([1.0, 1.0], [1.0, 1.0], 8, parameters=[2**28, 2**28])
+    """Devices of 2 and 4 GiB; 2^27 weights, of which each takes 12 bytes with its gradient and its momentum."""
+    search = _search([1.0, 1.0], [1.0, 1.0], 8, parameters=[2**26, 2**26])
     devices = tuple(UnitDevice(memory_bytes=size * 2.0**30, name=f"unit-{size}") for size in (2, 4))
     problem = replace(search.problem, cluster=replace(search.problem.cluster, devices=devices))
-    search = _Grid(problem, Evaluator(problem), Request(), "grid")
-    assert search._memory_bytes((0, 1)) == 2 * 2.0**30
+    search = GridSearch(problem, Evaluator(problem), Request(), "grid")
+    found = [search.candidate(GridShape("1f1b", (group,), 1, 8)) for group in ((0, 1), (1, 0), (1,))]
+    assert [one and one.fullest for one in found] == pytest.approx([0.75, 0.75, 0.375])
     assert problem.state_bytes == 12.0
     assert search.does_not_fit() == (
-        "planner 'grid' finds no stages that fit: weights, gradients and optimizer states take 6 GiB, "
+        "planner 'grid' finds no stages that fit: weights, gradients and optimizer states take 1.5 GiB, "
         "the largest of 2 devices holds 4 GiB; use more devices, recomputation or a smaller batch"
     )
 
@@ -139,7 +147,7 @@ def test_a_stage_has_the_memory_of_its_smallest_replica_and_a_refusal_that_of_th
 class _Replayed:
     """An evaluator that answers with given scores, one a plan, by a plan's number of micro-batches."""
 
-    def __init__(self, search: _Grid, scores: dict[int, Score]) -> None:
+    def __init__(self, search: GridSearch, scores: dict[int, Score]) -> None:
         self.layer_costs, self.problem, self.scores = search.costs, search.problem, scores
         self.asked: list[int] = []
 
@@ -164,11 +172,11 @@ def _answer(
         for number, (seconds, fit) in enumerate(zip(replays, fits, strict=True), start=1)
     }
 
-    def candidates(self: _Grid) -> Iterator[CutShape]:
+    def candidates(self: GridSearch) -> Iterator[CutShape]:
         return iter(found)
 
-    monkeypatch.setattr(_Grid, "candidates", candidates)
-    monkeypatch.setattr(_Grid, "within_memory", _Grid.plan)
+    monkeypatch.setattr(GridSearch, "candidates", candidates)
+    monkeypatch.setattr(GridSearch, "within_memory", GridSearch.plan)
     evaluate = _Replayed(search, scores)
     plan = PipelineDataGrid()(search.problem, evaluate, np.random.default_rng(0))  # type: ignore[arg-type]
     return len(plan.microbatches), evaluate.asked
@@ -212,12 +220,12 @@ def test_what_is_missing_is_left_free_by_all_stages_of_the_fullest_device(monkey
             answers[len(plan.microbatches)] = Score(1.0, 100.0 + bytes_missing, 100.0, device)
         return answers[len(plan.microbatches)]
 
-    def again(self: _Grid, shape: GridShape, spare: Sequence[float]) -> CutShape:
+    def again(self: GridSearch, shape: GridShape, spare: Sequence[float]) -> CutShape:
         spares.append(list(spare))
         return replace(first, shape=replace(shape, microbatches=2 + len(spares)))
 
     search.evaluate = evaluate  # type: ignore[assignment]
-    monkeypatch.setattr(_Grid, "candidate", again)
+    monkeypatch.setattr(GridSearch, "candidate", again)
     monkeypatch.setattr(grid, "fitting_cuts", lambda costs, evaluate, plan_of: plan_of((2, 3, 4)))
     plan = search.within_memory(first)
     assert spares == [[0.0, 5.0, 0.0, 5.0], [3.0, 5.0, 3.0, 5.0], [3.0, 6.0, 3.0, 6.0]]
@@ -237,7 +245,7 @@ def test_what_is_missing_is_left_free_by_all_stages_of_the_fullest_device(monkey
         assert spares == [[0.0, 5.0, 0.0, 5.0], [0.0, 10.0, 0.0, 10.0], [5.0] * 4, [10.0] * 4, [15.0] * 4]
 
 
-class _Listed(_Grid):
+class _Listed(GridSearch):
     """A search of given shapes; `sought` are those whose cuts were asked for, in that order."""
 
     def __init__(self, at_best: Sequence[float], seconds: Sequence[float], fullest: Sequence[float | None]) -> None:
@@ -248,7 +256,7 @@ class _Listed(_Grid):
     def shapes(self) -> Iterator[GridShape]:
         return (GridShape("1f1b", ((0,),), 1, number) for number in range(1, len(self.forms) + 1))
 
-    def _at_best(self, shape: GridShape) -> float:
+    def at_best(self, shape: GridShape) -> float:
         return self.forms[shape.microbatches - 1][0]
 
     def candidate(self, shape: GridShape, spare: Sequence[float] = ()) -> CutShape | None:

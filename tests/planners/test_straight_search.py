@@ -22,6 +22,7 @@ from planners.estimate.memory import (
     stage_begins,
 )
 from planners.partitioning import straight_search
+from planners.partitioning.cut_moves import moved
 from planners.partitioning.partition_costs import every_cuts, uniform_cuts
 from planners.partitioning.straight_search import StraightShape, fastest_straight
 from planners.search.quick_replay import QuickReplays, order_of
@@ -39,7 +40,7 @@ def test_quick_replays_of_cuts_are_those_of_their_plans(schedule: str, contentio
     problem = Problem(network, load_cluster("pipedream-a:2"), 24, contention=contention)
     shape = StraightShape(schedule, (2, 3, 4), 5)
     evaluate = Evaluator(problem)
-    search = straight_search._Cuts(evaluate, shape)
+    search = straight_search.CutSearch(evaluate, shape)
     every = list(combinations(range(1, 4), 2))
     seconds = search.quick(np.array(every))
     plans = QuickReplays(problem, evaluate.layer_costs)
@@ -59,7 +60,7 @@ def test_the_least_seconds_of_a_shape_hold_and_are_near(schedule: str) -> None:
     devices = (0, 1, 2, 3) * (2 if schedule == "interleaved-1f1b" else 1)
     problem = Problem(chain([4e10] * 8), load_cluster("pipedream-a"), 16)
     evaluate = Evaluator(problem)
-    search = straight_search._Cuts(evaluate, StraightShape(schedule, devices, 8))
+    search = straight_search.CutSearch(evaluate, StraightShape(schedule, devices, 8))
     least = search.least_seconds()
     for cuts in combinations(range(1, 8), len(devices) - 1):
         assert least <= evaluate(search.plan("test", cuts)).iteration_seconds
@@ -73,7 +74,7 @@ def test_the_least_seconds_hold_where_weight_gradients_overlap(microbatches: int
     """Fewer micro-batches than stages: a stage's weight gradients run beside the others' input gradients."""
     problem = Problem(chain([4e10] * 8, parameters=[10**6] * 8), load_cluster("pipedream-a"), 16)
     evaluate = Evaluator(problem)
-    search = straight_search._Cuts(evaluate, StraightShape("zb-h1", (0, 1, 2, 3), microbatches))
+    search = straight_search.CutSearch(evaluate, StraightShape("zb-h1", (0, 1, 2, 3), microbatches))
     seconds = [evaluate(search.plan("test", cuts)).iteration_seconds for cuts in combinations(range(1, 8), 3)]
     assert 0.0 < search.least_seconds() <= min(seconds)
 
@@ -83,11 +84,11 @@ def test_moves_by_replays_end_where_no_move_is_faster() -> None:
     network = chain([1e9, 4e10, 2e10, 1e10, 3e10], parameters=[10**6] * 5, output_elements=[2e6, 1e2, 1e5, 1e6, 1.0])
     problem = Problem(network, load_cluster("pipedream-a:2"), 24)
     evaluate = Evaluator(problem)
-    search = straight_search._Cuts(evaluate, StraightShape("1f1b", (2, 3, 4), 6))
+    search = straight_search.CutSearch(evaluate, StraightShape("1f1b", (2, 3, 4), 6))
     seconds = {cuts: evaluate(search.plan("test", cuts)).iteration_seconds for cuts in combinations(range(1, 5), 2)}
     found = search.replayed_moves(search.plan("test", max(seconds, key=seconds.__getitem__)))
     cuts = tuple(stage.layers[0] for stage in found.stages[1:])
-    near = [tuple(one) for one in search._moves(np.array(cuts)).tolist()]
+    near = [tuple(one) for one in moved(np.array(cuts), np.arange(6), runs=True).tolist()]
     assert seconds[cuts] < max(seconds.values())
     assert seconds[cuts] == min(seconds[one] for one in [cuts, *near] if one in seconds)
 
@@ -110,8 +111,8 @@ def test_shapes_that_lack_room_have_no_cuts_that_fit(seed: int) -> None:
     problem = with_memory(Problem(network, load_cluster("pipedream-a:1"), 8), memory)
     evaluate = Evaluator(problem)
     for schedule, stages, count in product(("gpipe", "1f1b", "1f1b-so"), range(1, 5), (1, 2, 4, 8)):
-        search = straight_search._Cuts(evaluate, StraightShape(schedule, tuple(range(stages)), count))
-        samples, held = int(search._sizes[0]), search._held
+        search = straight_search.CutSearch(evaluate, StraightShape(schedule, tuple(range(stages)), count))
+        samples, held = 8 // count, samples_in_flight(in_flight_of(schedule, stages, count), 8, count)
         fitting = {one: evaluate(search.plan("test", one)).fits for one in combinations(range(1, 6), stages - 1)}
         for one, fits in fitting.items():
             plan = search.plan("test", one)
@@ -119,6 +120,9 @@ def test_shapes_that_lack_room_have_no_cuts_that_fit(seed: int) -> None:
             bounds = np.array([0, *one, 6])
             assert not (fits and given_lack_room(evaluate.layer_costs, range(stages), samples, held, bounds))
         lacking = lacks_room(evaluate.layer_costs, range(stages), samples, held)
+        quick = search.quick(np.array([*fitting], dtype=np.int64).reshape(len(fitting), stages - 1))
+        assert all(seconds < np.inf for seconds, fits in zip(quick.tolist(), fitting.values(), strict=True) if fits)
+        assert not (lacking and [*search.ranked(np.inf)])
         outcomes.add(lacking)
         assert not (lacking and any(fitting.values()))
         assert may_have_room(evaluate.layer_costs, schedule, tuple(range(stages)), count) is not lacking
@@ -164,7 +168,7 @@ def test_of_given_cuts_the_fastest_is_found_and_few_are_replayed(contention: boo
     ]
     found = straight_search.fastest_given("test", evaluate, every, cuts.__getitem__)
     seconds = []
-    for one in (straight_search._Cuts(replayed, shape) for shape in every):
+    for one in (straight_search.CutSearch(replayed, shape) for shape in every):
         seconds.append(replayed(one.plan("test", cuts[one.stages])).iteration_seconds)
         assert one.least_of(cuts[one.stages]) <= seconds[-1]
     assert found is not None
@@ -199,7 +203,7 @@ def test_pipelines_are_cut_between_blocks_where_the_stack_cuts_none() -> None:
     assert found is not None
     places = stage_begins(evaluate.problem)
     cuts = places[every_cuts(len(places) - 1, 4)]
-    search = straight_search._Cuts(evaluate, StraightShape("1f1b", (0, 1, 2, 3), len(found.microbatches)))
+    search = straight_search.CutSearch(evaluate, StraightShape("1f1b", (0, 1, 2, 3), len(found.microbatches)))
     best = min(evaluate(search.plan("test", one)).iteration_seconds for one in cuts.tolist())
     assert evaluate(found).iteration_seconds == best < np.inf
 
@@ -238,7 +242,9 @@ def test_all_cuts_between_blocks_are_looked_at_where_these_are_few() -> None:
         Problem(network, load_cluster("pipedream-b:1"), 8, stack=Stack(name="any", runs=Runs(cut_blocks=cuts)))
         for cuts in (True, False)
     )
-    looks = [straight_search._Cuts(Evaluator(one), StraightShape("1f1b", tuple(range(6)), 4)) for one in (cut, whole)]
+    looks = [
+        straight_search.CutSearch(Evaluator(one), StraightShape("1f1b", tuple(range(6)), 4)) for one in (cut, whole)
+    ]
     for one in looks:
         assert one.work == 0
         list(one.ranked(np.inf))
@@ -247,6 +253,6 @@ def test_all_cuts_between_blocks_are_looked_at_where_these_are_few() -> None:
     best = next(looks[1].ranked(np.inf))[0]
     every = np.array(list(combinations(places[1:-1], 5)))
     assert best == looks[1].quick(every).min()
-    unpromising = straight_search._Cuts(Evaluator(cut), StraightShape("1f1b", tuple(range(6)), 4))
+    unpromising = straight_search.CutSearch(Evaluator(cut), StraightShape("1f1b", tuple(range(6)), 4))
     list(unpromising.ranked(1e-9))
     assert unpromising.work == 6 * len(network) ** 2 < looks[0].work

@@ -22,7 +22,7 @@ from planners.partitioning.tight_memory import cuts_within, fitting_cuts, tight_
 from planners.search.candidates import devices_in_order, microbatch_counts, straight_plan
 from planners.straight.baselines import DataParallel
 from planners.straight.brute_force import BruteForce
-from planners.straight.grid import CutShape, _Grid
+from planners.straight.grid import CutShape, GridSearch
 from simulator import InfeasiblePlanError, OpKind, Plan, Problem, Score, build_schedule
 from simulator.schedules.text import from_text
 from tests.chains import chain
@@ -61,7 +61,7 @@ def _uniform(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
 
 
 def _grid(problem: Problem) -> Iterator[Plan]:
-    search = _Grid(problem, Evaluator(problem), Request(), "space")
+    search = GridSearch(problem, Evaluator(problem), Request(), "space")
     for shape in search.shapes():
         for cuts in _every(len(problem.workload), shape.stages):
             yield search.plan(CutShape(0.0, shape, cuts, 0.0))
@@ -197,10 +197,10 @@ def test_most_in_flight_is_that_of_the_plans_schedule() -> None:
         ("looped-bfs", (0, 1, 0, 1), [4, 4, 4, 4]),
     ):
         plan = straight_plan("test", problem, schedule, range(1, len(devices)), devices, 4)
-        assert tight_memory._most_held(evaluate, plan).tolist() == most
+        assert tight_memory.most_held_by(evaluate, plan).tolist() == most
     boards = replace(problem, cluster=load_cluster("fpga-vcu118-4"))
     plan = straight_plan("test", boards, "fbp-as", (2, 4), (0, 1, 2), 4)
-    assert tight_memory._most_held(Evaluator(boards), plan).tolist() == [1, 1, 1]
+    assert tight_memory.most_held_by(Evaluator(boards), plan).tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(("stages", "partitions"), [(1, 1), (2, 5), (3, 10)])
