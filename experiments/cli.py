@@ -109,6 +109,7 @@ def _run(words: list[str]) -> int:
     if parsed.command is None:
         parser.print_help(sys.stderr)
         return USAGE
+    import_module("experiments.terminal.argument_types").check_written(parsed)
     with import_module("experiments.terminal.output").quiet() if parsed.quiet else nullcontext():
         code: int | None = import_module(f"experiments.commands.{parsed.command}_command").run(parsed)
     return code or OK

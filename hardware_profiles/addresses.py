@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from hardware_profiles.fields import check_kind
 from hardware_profiles.numbers import real_number
 from hardware_profiles.words import blaming, legible, shown
 
@@ -112,8 +113,13 @@ def read_setting(text: str) -> Setting:
 def settings_of(given: Mapping[str, object] | Iterable[str | Setting]) -> tuple[Setting, ...]:
     """Settings from `PATH=VALUE` texts, or values by path."""
     if isinstance(given, Mapping):
+        for path in given:
+            check_kind("path of a setting", path, str)
         return tuple(Setting(path, value) for path, value in given.items())
-    several = (given,) if isinstance(given, str) else given
+    check_kind("settings", given, Iterable)
+    several = (given,) if isinstance(given, str) else tuple(given)
+    for one in several:
+        check_kind("a setting", one, str, Setting)
     return tuple(one if isinstance(one, Setting) else read_setting(one) for one in several)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hardware_profiles import MOST_AMOUNT, check_real, check_whole
+from hardware_profiles import MOST_AMOUNT, MOST_COUNT, check_real, check_whole
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import Program, noisy_program
 from simulator.options.disturbance_limits import MOST_FACTOR, MOST_REPLAYS, check_noise
@@ -64,6 +64,7 @@ def check_disturbances(devices: int, *, noise: float, replays: int, stragglers: 
     check_noise(noise)
     check_whole("replays", replays, 1, MOST_REPLAYS)
     for device, factor in stragglers.items():
+        check_whole("a straggler", device, -MOST_COUNT)
         if not 0 <= device < devices:
             raise ValueError(f"straggler {device} is unknown: there are devices 0 to {devices - 1}")
         check_real(f"straggler {device}: factor", factor, 1.0, MOST_FACTOR)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hardware_profiles import Flags, Floats, counted, percent
+from hardware_profiles import Flags, Floats, check_kind, counted, percent
 from simulator.costs.plan_costs import PlanCosts
 from simulator.engines.timeline import Timeline, moves_of
 from simulator.lowering.fill import fill
@@ -267,6 +267,7 @@ def explain(
     gains: whether to replay what would be faster
     Replicas that do the same are one row. Raises ValueError for a noisy replay of a plan.
     """
+    check_kind("what is explained", replayed, Outcome, ScheduleReplay)
     if isinstance(replayed, ScheduleReplay):
         timeline, program = replayed.timeline, replayed.program
         window = window or (0.0, timeline.makespan_seconds)

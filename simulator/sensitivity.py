@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hardware_profiles import percent
+from hardware_profiles import check_kind, percent
 from simulator.plans.plan import Plan, Problem
 from simulator.results.layer_bounds import LayerBounds, layer_bounds
 from simulator.results.text_tables import Explained, TextTable
@@ -153,6 +153,13 @@ def sensitivity(
     progress: called with how many of how many numbers are done, and the next path
     Raises SettingError for a path that names no number.
     """
+    check_kind("problem", problem, Problem)
+    check_kind("plan", plan, Plan)
+    if paths is not None:
+        check_kind("paths", paths, Iterable)
+        paths = (paths,) if isinstance(paths, str) else tuple(paths)
+        for path in paths:
+            check_kind("a path", path, str)
     outcome = simulate(problem, plan, engine="compiled")
     values = numbers_of(problem, plan, paths)
     found, unfelt = list[Felt](), list[str]()

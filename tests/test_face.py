@@ -24,6 +24,7 @@ from simulator import (
     Layer,
     LayerCosts,
     OpSeconds,
+    Plan,
     PlanCosts,
     Problem,
     Stage,
@@ -296,6 +297,12 @@ def test_a_plan_of_wrong_numbers_is_one_error_when_it_is_replayed() -> None:
 
 SCHEDULE = {"stages": 2, "microbatches": 2, "forward": 1, "backward": 1}
 
+
+def small_plan() -> Plan:
+    """A plan of the small problem."""
+    return pp.plan(small_problem(), "uniform").plan
+
+
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "workload": (lambda: pp.Problem(3, "pipedream-a", 8), "workload must be a Workload or a text, got 3"),  # type: ignore[arg-type]
     "cluster": (lambda: pp.Problem("chain:4", None, 8), "cluster must be a Cluster or a text, got None"),  # type: ignore[arg-type]
@@ -361,6 +368,81 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "load workload": (lambda: pp.load_workload(None), "workload must be a text or a PathLike, got None"),  # type: ignore[arg-type]
     "read profile": (lambda: pp.read_profile(3), "profile must be a text or a PathLike, got 3"),  # type: ignore[arg-type]
     "read plan": (lambda: pp.PlanFile.read(3), "plan file must be a text or a PathLike, got 3"),  # type: ignore[arg-type]
+    **{
+        f"sweep {name}": (lambda given=given: pp.sweep(**given), said)
+        for name, given, said in (
+            ("over", {"over": ["batch=8"]}, "what is swept must be a Mapping, got ['batch=8']"),
+            ("names", {"over": {3: [8]}}, "name of what is swept must be a text, got 3"),
+            ("store", {"over": {"batch": [8]}, "store": 3}, "store must be a text or a Path or None, got 3"),
+            ("jobs", {"over": {"batch": [8]}, "jobs": -1}, "jobs must be a whole number of at least 1, got -1"),
+            ("many jobs", {"over": {"batch": [8]}, "jobs": 10**9}, "jobs must be a whole number of at most 1,024"),
+            ("scheduler", {"over": {"batch": [8]}, "scheduler": 3}, "scheduler must be a text or None, got 3"),
+        )
+    },
+    **{
+        f"what if {name}": (lambda given=given: pp.what_if(small_problem(), small_plan(), **given), said)
+        for name, given, said in (
+            ("settings", {"settings": 3}, "settings must be an Iterable, got 3"),
+            ("a setting", {"settings": [3]}, "a setting must be a text or a Setting, got 3"),
+            ("a path", {"settings": {3: 4}}, "path of a setting must be a text, got 3"),
+            (
+                "planner",
+                {"settings": "batch=16", "planner": "gredy"},
+                "planner 'gredy' is unknown (did you mean greedy?)",
+            ),
+            ("seed", {"settings": "batch=16", "seed": "x"}, "seed must be a whole number"),
+            ("budget", {"settings": "batch=16", "budget": 0}, "budget must be a whole number of at least 1, got 0"),
+            ("wanted", {"settings": "batch=16", "stage": 4}, "a request has no 'stage' (did you mean stages?)"),
+        )
+    },
+    **{
+        f"goodput {name}": (
+            lambda given=given: pp.goodput(
+                pp.simulate(small_problem(), small_plan()), mtbf_hours=9, restart_seconds=1, spares=1, **given
+            ),
+            said,
+        )
+        for name, given, said in (
+            (
+                "repair",
+                {"checkpoint_seconds": 1, "repair_hours": "x"},
+                "repair_hours must be finite and not negative, got 'x'",
+            ),
+            ("bytes", {"checkpoint_gb_per_s": "x"}, "checkpoint_gb_per_s must be finite and at least 1e-06, got 'x'"),
+            ("no bytes", {"checkpoint_gb_per_s": 0}, "checkpoint_gb_per_s must be finite and at least 1e-06, got 0"),
+            ("seed", {"checkpoint_seconds": 1, "seed": "x"}, "seed must be a whole number"),
+        )
+    },
+    "explain what": (
+        lambda: pp.explain(small_plan()),
+        "what is explained must be an Outcome or a ScheduleReplay, got Plan(",
+    ),  # type: ignore[arg-type]
+    "sensitivity what": (lambda: pp.sensitivity(3, small_plan()), "problem must be a Problem, got 3"),  # type: ignore[arg-type]
+    "sensitivity of": (lambda: pp.sensitivity(small_problem(), 3), "plan must be a Plan, got 3"),  # type: ignore[arg-type]
+    "sensitivity paths": (lambda: pp.sensitivity(small_problem(), small_plan(), 3), "paths must be an Iterable, got 3"),  # type: ignore[arg-type]
+    "a path alone": (lambda: pp.sensitivity(small_problem(), small_plan(), "nope"), "'nope' names no value"),
+    "sensitivity path": (lambda: pp.sensitivity(small_problem(), small_plan(), [3]), "a path must be a text, got 3"),  # type: ignore[list-item]
+    "launchable what": (lambda: pp.launchable(3, "megatron"), "problem must be a Problem, got 3"),  # type: ignore[arg-type]
+    "planners": (lambda: pp.compare(small_problem(), 3), "planners must be an Iterable, got 3"),  # type: ignore[arg-type]
+    "stacks": (lambda: pp.plan(small_problem(), stacks=3), "stacks must be an Iterable, got 3"),  # type: ignore[arg-type]
+    "price": (lambda: pp.report(pp.plan(small_problem(), "uniform"), price="x"), "price must be a"),  # type: ignore[arg-type]
+    "a price": (
+        lambda: pp.report(pp.plan(small_problem(), "uniform"), price={"v100-pcie": "x"}),
+        "price must be a finite number",
+    ),  # type: ignore[dict-item]
+    "stragglers": (
+        lambda: pp.simulate(small_problem(), small_plan(), stragglers=3),
+        "stragglers must be a Mapping or None, got 3",
+    ),  # type: ignore[call-overload]
+    "a straggler": (
+        lambda: pp.simulate(small_problem(), small_plan(), stragglers={0.5: 2.0}),
+        "a straggler must be a whole number",
+    ),  # type: ignore[dict-item]
+    "seed of noise": (lambda: pp.simulate(small_problem(), small_plan(), seed="x"), "seed must be a whole number"),  # type: ignore[call-overload]
+    "one of the seconds": (
+        lambda: pp.simulate("gpipe", **{**SCHEDULE, "forward": [1, [2]]}),
+        "forward of one stage must be a number, got [2]",
+    ),
     "plan text": (lambda: pp.PlanFile.from_json(3), "text of a plan must be a text or a bytes, got 3"),  # type: ignore[arg-type]
 }
 

@@ -82,6 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
     simulator.check_disturbances(len(problem.cluster.devices), **disturbed)
     request, names = read_request(arguments), tuple(arguments.planner)
     folder = RunFolder(arguments.out, "compare")
+    for option, path in (("--problem", arguments.problem), *(("--plan", one) for one in arguments.plan)):
+        folder.refuse_reading(option, path or "")
     with finishing() as stopped:
         with stoppable(), progress("planning") as report:
             comparison = compare_planners(

@@ -7,10 +7,11 @@ from typing import Any
 
 from experiments.compare.problem_options import PLAN, add_imported, read_plan
 from experiments.report.report_questions import what_if
-from experiments.terminal.argument_types import LONGEST, NumberUpTo, add_options, check_choice, natural, refuse
+from experiments.terminal.argument_types import DeclaredText, add_options, check_choice, natural, refuse
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, print_json, progress, say, tell
 from hardware_profiles import Setting, SettingError, blaming, read_setting, value_words
+from planners import PLANNER_OPTIONS
 
 
 def setting(text: str) -> Setting:
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--keep": "replay the same plan alone, and plan nothing anew",
             "--seconds S": (
                 "effort of planning anew, in nominal seconds (default: the planner's own)",
-                NumberUpTo(LONGEST),
+                DeclaredText(PLANNER_OPTIONS["seconds"]),
             ),
             "--seed SEED": ("seed of random searches (default 0)", natural, 0),
             "--json": "print one JSON document",

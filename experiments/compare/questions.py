@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from types import NoneType
 from typing import TYPE_CHECKING, Any, overload
@@ -153,6 +153,8 @@ def simulate(
         `noisy` of the result has the seconds
     stragglers: factor of at least 1 on all that a device computes, by device
     """
+    hardware_profiles.check_whole("seed", seed, 0, hardware_profiles.MOST_SEED)
+    hardware_profiles.check_kind("stragglers", stragglers, Mapping, NoneType)
     disturbed: dict[str, Any] = {"noise": noise, "replays": replays, "stragglers": stragglers}
     if isinstance(what, simulator.Problem):
         if plan is None or numbers:
@@ -220,6 +222,7 @@ def plan(
 
 def _stacks(given: Sequence[Stack | str]) -> tuple[Stack, ...]:
     """Stacks, some by their names or files; one name alone stands for itself."""
+    hardware_profiles.check_kind("stacks", given, Iterable)
     several = (given,) if isinstance(given, str) else given
     return tuple(hardware_profiles.load_stack(one) if isinstance(one, str) else one for one in several)
 
@@ -246,6 +249,8 @@ def compare(
     plans: given plans to compare with them, under these names; stacks, wanted: as for `plan`
     Raises ValueError for an unknown planner.
     """
+    if not callable(names):
+        hardware_profiles.check_kind("planners", names, Iterable)
     asked = (names,) if isinstance(names, str) or callable(names) else tuple(names)
     hardware_profiles.check_kind("plans", plans, Mapping, NoneType)
     request = _request(problem, wanted)

@@ -69,6 +69,8 @@ def refusal(asked: Mapping[str, Any], word: Callable[[str], str]) -> str | None:
         return f"{of_plan} goes with {word('plan')}"
     if "plan" not in given and (asked["per"] == "device") != ("devices" in given):
         return f"{word('devices')} goes with {word('per')} device, and with {word('servers')}"
+    if {"servers", "devices"} <= given and asked["devices"] < asked["servers"]:
+        return f"{word('devices')} {asked['devices']}: each of {asked['servers']} servers has one at least"
     if {"replan", "slower"} <= given:
         return f"{word('slower')} stands in place of {word('replan')}"
     if "spares" not in given and (of_spares := first("replan", "slower", "repair_hours")):

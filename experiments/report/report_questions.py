@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from hardware_profiles import check_kind, check_real
+from hardware_profiles import MOST_DEVICES, MOST_SEED, check_kind, check_known, check_real, check_whole
 
 if TYPE_CHECKING:
     from experiments.compare.efficiency import Price
@@ -49,10 +50,17 @@ def what_if(
     Raises `hardware_profiles.SettingError` for a path that names no value, and a value that cannot be there.
     """
     from experiments.report.what_ifs import what_ifs
+    from planners import Request, named_planner
     from simulator import Plan, Problem
 
     check_kind("problem", problem, Problem)
     check_kind("plan", plan, Plan)
+    if planner is not None:
+        named_planner(planner)
+    check_whole("seed", seed, 0, MOST_SEED)
+    if budget is not None:
+        check_whole("budget", budget, 1)
+    check_known("a request has no", wanted, (one.name for one in fields(Request)))
     return what_ifs(problem, plan, settings, planner=planner, anew=anew, seed=seed, budget=budget, wanted=wanted)
 
 
@@ -94,6 +102,14 @@ def goodput(
 
     check_kind("job", job, Result, Outcome, int)
     check_real("mtbf_hours", mtbf_hours)
+    if isinstance(job, int):
+        check_whole("servers", job, 1, MOST_DEVICES)
+    if devices is not None:
+        check_whole("devices", devices, 1, MOST_DEVICES)
+    for name, value, least in (("repair_hours", repair_hours, 0.0), ("checkpoint_gb_per_s", checkpoint_gb_per_s, 1e-6)):
+        if value is not None:
+            check_real(name, value, least)
+    check_whole("seed", seed, 0, MOST_SEED)
     outcome = job.outcome if isinstance(job, Result) else job if isinstance(job, Outcome) else None
     asked: dict[str, Any] = {
         "servers": None if outcome is not None else job,

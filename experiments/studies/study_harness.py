@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.studies.catalogue import BUNDLED_PROFILES, STUDIES, Study, studies
 from experiments.studies.input_sets import lacking
-from experiments.terminal.argument_types import MOST_SEEDS, add_options, written_file, written_folder
+from experiments.terminal.argument_types import MOST_SEEDS, add_options, check_written, written_file, written_folder
 from experiments.terminal.command_parser import Parser
 from experiments.terminal.exits import FAILURE, OK, guarded
 from experiments.terminal.output import UsageError, print_json
@@ -102,6 +102,7 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
     parser.refuse_unread(unread)
 
     def run() -> int:
+        check_written(arguments)
         for option, inputs in study.inputs.items():
             if getattr(arguments, option.removeprefix("--")) is None:
                 raise lacking(option, inputs)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from experiments.terminal.argument_types import MOST_JOBS
+from hardware_profiles import check_kind, check_whole
 
+if TYPE_CHECKING:
     import pandas as pd
 
 
@@ -34,6 +37,13 @@ def sweep(
     from experiments.sweep.store import IN_MEMORY, Store
     from experiments.sweep.study import make_study, read_options
 
+    check_kind("what is swept", over, Mapping)
+    for name in over:
+        check_kind("name of what is swept", name, str)
+    check_kind("store", store, str, Path, NoneType)
+    check_kind("scheduler", scheduler, str, NoneType)
+    if jobs is not None:
+        check_whole("jobs", jobs, 1, MOST_JOBS)
     study = make_study(read_options(options), [read_axis(name, values) for name, values in over.items()])
     with running(jobs, scheduler) as run, Store(IN_MEMORY if store is None else store) as opened:
         return ask_all(study, opened, run).swept.frame

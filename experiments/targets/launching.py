@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.targets.names import TARGETS
-from hardware_profiles import unchosen
+from hardware_profiles import check_kind, unchosen
 from simulator import Problem
 
 
@@ -13,6 +13,7 @@ def launchable(problem: Problem, target: str) -> Problem:
     target: `megatron`, `torchtitan`, `deepspeed` or `torch-csv`
     ValueError for an unknown target, and for one that runs no plan of the problem, or none under its stack.
     """
+    check_kind("problem", problem, Problem)
     if target not in TARGETS:
         raise ValueError(unchosen("target", target, TARGETS))
     if lacks := TARGETS[target].problem_lacks(problem):

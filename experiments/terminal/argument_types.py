@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,7 @@ from hardware_profiles import (
     DeclaredOption,
     blaming,
     nearest,
+    printable,
     real_number,
     shown,
     unchosen,
@@ -288,7 +290,59 @@ def refuse(arguments: argparse.Namespace, names: Iterable[str], rule: str) -> No
     for name in names:
         value = getattr(arguments, name)
         if value is not None and value is not False and value != [] and (name, value) != ("seed", 0):
-            raise UsageError(f"--{name.replace('_', '-')} {rule}")
+            raise UsageError(f"{_flag(name)} {rule}")
+
+
+WRITTEN = ("out", "html", "gantt", "figure", "draw", "stack_out", "cluster_out")
+"""Options that name files, or a folder, which a command writes."""
+
+READ = ("plan", "problem", "profile", "schedule_csv", "measured", "kernels")
+"""Options that name files which a command reads."""
+
+NAMED = ("cluster", "workload", "stack", "accelerator", "file")
+"""Options and arguments that take a name, or a file of one of these endings."""
+
+ENDINGS = (".toml", ".json", ".txt")
+
+
+def check_written(arguments: argparse.Namespace) -> None:
+    """UsageError for a file that a command would write, where another option writes it, too, or the command reads it."""
+    written: dict[str, str] = {}
+    for option in WRITTEN:
+        for said in _words_of(getattr(arguments, option, None)):
+            for file in _written_at(said):
+                other = written.setdefault(os.path.realpath(file), option)
+                if other != option:
+                    raise UsageError(f"{_flag(other)} and {_flag(option)} write one file, {printable(file)}: name two")
+    for name in (*READ, *NAMED) if written else ():
+        words = list(_words_of(getattr(arguments, name, None)))
+        for word in (
+            *words,
+            *(one.partition(":")[2] for one in words),
+        ):  # of a target's form, as `megatron:FILE`, the file
+            option = written.get(os.path.realpath(word), "")
+            if option and os.path.isfile(word) and (name in READ or word.endswith(ENDINGS)):
+                raise UsageError(
+                    f"{_flag(option)} {printable(word)} is a file that the command reads: name another to write"
+                )
+
+
+def _written_at(said: str) -> tuple[str, ...]:
+    """Files that an option may write which says so: of a figure without an ending those of both; none of a folder's."""
+    if os.path.isdir(said):
+        return ()
+    return (said,) if Path(said).suffix else (said, *map(str, figure_files(said)))
+
+
+def _words_of(said: object) -> Iterator[str]:
+    """The words of an option that takes one, several, or a comma list of them."""
+    for one in said if isinstance(said, (list, tuple)) else (said,):
+        if isinstance(one, (str, Path)):
+            yield from (str(one), *(str(one).split(",") if "," in str(one) else ()))
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup, options: Mapping[str, Option]) -> None:

@@ -97,8 +97,8 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, but an option's value is never empty, as a variable of a shell that is not set makes it, and an unknown
-        option is told before what is missing.
+        """As argparse's, but an option's value is never empty, as a variable of a shell that is not set makes it, an option that
+        takes one value is not given two, and an unknown option is told before what is missing.
         """
         words = sys.argv[1:] if args is None else list(args)
         known = self._option_string_actions
@@ -110,8 +110,23 @@ class Parser(argparse.ArgumentParser):
         if self._subparsers is None and not any(one.nargs == argparse.REMAINDER for one in self._actions):
             said = words[: words.index("--")] if "--" in words else words
             unknown = [one for one in said if one.startswith("--") and one.partition("=")[0] not in known]
-            self.refuse_unread(unknown * (not {"-h", "--help"} & {*words}))
+            if not {"-h", "--help"} & {*words}:
+                self.refuse_unread(unknown)
+                self._refuse_second(said)
         return super().parse_known_args(words, namespace)
+
+    def _refuse_second(self, words: Sequence[str]) -> None:
+        """End with an option that is given twice, with unlike values, where it takes one: the first would count for nothing."""
+        single = {name for name, action in self._option_string_actions.items() if type(action) is argparse._StoreAction}
+        values: dict[str, str] = {}
+        for begin, word in enumerate(words):
+            option, equals, value = word.partition("=")
+            if option in single:
+                end = next((at for at, one in enumerate(words) if at > begin and one.startswith("--")), len(words))
+                end = end if self._option_string_actions[option].nargs else begin + 2
+                said = value if equals else " ".join(words[begin + 1 : end])
+                if said != values.setdefault(option, said):
+                    self.error(f"option {option} is given twice, as {values[option]} and as {said}: it takes one value")
 
     def refuse_unread(self, words: Sequence[str]) -> None:
         """End with what is wrong with the first of the words that no argument took, if there is one."""

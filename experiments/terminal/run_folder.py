@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,14 @@ class RunFolder:
     def manifest(self) -> Path:
         """The file of the list."""
         return self.path / MANIFEST
+
+    def refuse_reading(self, option: str, path: str) -> None:
+        """UsageError for a file that runs wrote here, where the command reads it: this run would remove it, or write over it."""
+        listed = {name for names in self._lists.values() for name in names}
+        if os.path.basename(path) in listed and os.path.realpath(os.path.dirname(path)) == os.path.realpath(self.path):
+            raise UsageError(
+                f"{option} {printable(path)}: is of the run before in that folder, which this run replaces; name another --out"
+            )
 
     def clear(self) -> None:
         """Remove what the last run of this owner wrote, but for what somebody has changed since."""

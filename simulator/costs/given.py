@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Real
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -353,7 +353,10 @@ def per_stage(
     """
     if isinstance(value, str | bytes | bool | None) or not isinstance(value, Real | Iterable):
         raise ValueError(f"{name} must be a number, or one for each of {stages} {several}, got {shown(value)}")
-    values = (_number(value),) if isinstance(value, (int, float)) else tuple(map(_number, value))
+    each: tuple[Any, ...] = (value,) if isinstance(value, Real) else tuple(value)
+    if wrong := [number for number in each if not isinstance(number, Real)]:
+        raise ValueError(f"{name} of one {one} must be a number, got {shown(wrong[0])}")
+    values = tuple(map(_number, each))
     if len(values) == 1:
         values *= stages
     if len(values) != stages:

@@ -40,6 +40,8 @@ class Failing:
             check_whole("spares", self.spares, 0, MOST_COUNT)
         if self.slower is not None:
             check_real("an iteration with a server fewer over one with all", self.slower, 1.0, MOST_FACTOR)
+            if self.servers == 1:
+                raise ValueError("the job is on one server, and on none fewer is one: it waits")
 
     @property
     def mean_seconds_of_job(self) -> float:

@@ -39,6 +39,16 @@ def ended(
     return (code, *capsys.readouterr())
 
 
+def instead(usual: Sequence[str], *words: str) -> list[str]:
+    """A usual command in which these words stand in place of what it says of their options."""
+    said, kept = {word for word in words if word.startswith("--")}, list[str]()
+    dropped = False
+    for word in usual:
+        dropped = word in said if word.startswith("--") else dropped
+        kept += [word] * (not dropped)
+    return [*kept, *words]
+
+
 def refused(
     capsys: pytest.CaptureFixture[str], words: Sequence[str], code: int = 2, run: Callable[[Sequence[str]], int] = main
 ) -> str:

@@ -59,7 +59,7 @@ LINES = {
     "goodput": "goodput --servers 8 --mtbf 80 --checkpoint-seconds 20 --restart-seconds 300 --spares 0 --slower 1.2 "
     "--days 4 --runs 3",
     "goodput of a plan": "goodput --plan plan.json --mtbf 100 --per device --checkpoint-gb-per-s 0.001 --restart-seconds 60 "
-    "--spares 1 --slower 1.1 --checkpoint-every 600 --days 4 --runs 3 --json",
+    "--spares 1 --checkpoint-every 600 --days 4 --runs 3 --json",
     "check a schedule": "check order.csv",
     "train": f"{TRAIN} --method xpipe --forward 1 --backward 2 --update 0.5 --predict 0.25 --transfer 0.1",
     "train as a document": f"{TRAIN} --method xpipe --json --forward-rounding ceil --correction literal --optimizer sgd --lr 0.1",

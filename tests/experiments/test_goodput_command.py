@@ -10,6 +10,7 @@ import pytest
 
 import pipeplan as pp
 from experiments.cli import main
+from tests.experiments.commands import instead
 
 JOB = ("goodput", "--mtbf", "100", "--restart-seconds", "60", "--days", "1", "--runs", "2")
 
@@ -39,7 +40,7 @@ JOB = ("goodput", "--mtbf", "100", "--restart-seconds", "60", "--days", "1", "--
 )
 def test_options_that_are_no_job(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One line, exit code 2."""
-    assert main([*JOB, *words.split()]) == 2
+    assert main(instead(JOB, *words.split())) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("\n") == 1
@@ -50,7 +51,7 @@ def test_options_that_are_no_job(words: str, message: str, capsys: pytest.Captur
 def test_numbers_beyond_their_ends(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One line that names the option."""
     with pytest.raises(SystemExit) as stop:
-        main([*JOB, "--servers", "2", *words.split()])
+        main(instead(JOB, "--servers", "2", *words.split()))
     assert stop.value.code == 2
     assert f"argument {words.split()[-2]}: {words.split()[-1]!r} must be a" in capsys.readouterr().err
 
@@ -113,6 +114,10 @@ def test_the_face_asks_the_same(capsys: pytest.CaptureFixture[str]) -> None:
         ({"checkpoint_seconds": 9, "slower": 2.0}, "slower goes with spares"),
         ({"checkpoint_seconds": 9, "runs": 0}, "runs must be a whole number"),
         ({"checkpoint_seconds": 9, "mtbf_hours": "a"}, "mtbf_hours must be"),
+        ({"checkpoint_seconds": 9, "per": "device", "devices": 3}, "devices 3: each of 4 servers has one at least"),
+        ({"checkpoint_seconds": 9, "per": "device", "devices": "32"}, "devices must be a whole number"),
     ):
         with pytest.raises(ValueError, match=said):
             pp.goodput(4, **(asked | wrong))
+    with pytest.raises(ValueError, match="the job is on one server, and on none fewer is one"):
+        pp.goodput(1, **slow)

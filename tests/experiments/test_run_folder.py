@@ -108,3 +108,17 @@ def test_compare_owns_its_folder(
     assert main((*COMPARE, "--planner", "greedy", "--no-figures", "--out", str(tmp_path), "--json")) == 0
     capsys.readouterr()
     assert names(tmp_path) == {"notes.txt", "comparison.csv", "comparison.json", "greedy-plan.json", MANIFEST}
+
+
+def test_compare_does_not_remove_the_plan_that_it_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan file of the run before, in the same folder, is refused before the work; a copy with another name is not."""
+    assert main((*COMPARE, "--planner", "greedy", "--no-figures", "--out", str(tmp_path), "--json")) == 0
+    plan, mine = tmp_path / "greedy-plan.json", tmp_path / "mine.json"
+    mine.write_bytes(plan.read_bytes())
+    capsys.readouterr()
+    again = ("compare", "--planner", "data-parallel", "--no-figures", "--out", f"{tmp_path}/.", "--json", "--plan")
+    said = refused(capsys, (*again, str(plan)))
+    assert f": --plan {plan}: is of the run before in that folder, which this run replaces; name another --out" in said
+    assert plan.read_bytes() == mine.read_bytes()
+    assert main((*again, str(mine))) == 0
+    assert mine.exists()

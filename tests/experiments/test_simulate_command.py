@@ -17,7 +17,7 @@ from experiments.cli import main
 from experiments.compare import schedule_comparison
 from planners import SearchedSchedule
 from simulator import CATEGORIES, Plan, PlanFile, Problem, simulate
-from tests.experiments.commands import no_picture, refused
+from tests.experiments.commands import instead, no_picture, refused
 
 SECONDS = ("--forward", "1", "--backward", "2")
 
@@ -157,7 +157,7 @@ def test_an_interrupted_search_answers(
 )
 def test_searches_that_cannot_be_are_refused(capsys: pytest.CaptureFixture[str], words: str, said: str) -> None:
     """Exit code 2 and one line, before anything of that size is made."""
-    assert said in refused(capsys, (*SEARCH, *words.split()))
+    assert said in refused(capsys, instead(SEARCH, *words.split()))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from experiments.training.optimizers import MomentumSGD
 from experiments.training.run import MOST_TRAINED
 from hardware_profiles import load_cluster
 from simulator import COPY_RULES, METHOD_SCHEDULES, OpKind, OpSeconds, build_schedule
-from tests.experiments.commands import ended, noisy_clusters, refused
+from tests.experiments.commands import ended, instead, noisy_clusters, refused
 from tests.experiments.training.test_replicas import SETTINGS, losses_by_versions, train_once
 
 KEYS = {"seed", "train_loss", "test_accuracy", "diverged", "weight_copies", "simulated_seconds"}
@@ -41,7 +41,7 @@ SHORT = "train --data wine --stages 3 --microbatches-per-minibatch 2 --batch 8 -
 
 def trained(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the short training."""
-    return ended(capsys, [*SHORT.split(), *words])
+    return ended(capsys, instead(SHORT.split(), *words))
 
 
 def document(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
@@ -282,7 +282,7 @@ def test_halves_of_a_block_have_the_versions_of_their_stages(
 )
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], clusters: None, words: str, message: str) -> None:
     """Exit code 2, nothing on stdout, the rule and the value."""
-    assert message in refused(capsys, f"{SHORT} {words}".split())
+    assert message in refused(capsys, instead(SHORT.split(), *words.split()))
 
 
 def test_missing_scikit_learn_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +336,7 @@ def test_work_is_counted_before_it_is_made(
 ) -> None:
     """Ops of all seeds together: exit code 2 and one line, before a network is built."""
     monkeypatch.setitem(NETWORKS, "mlp", lambda *given: pytest.fail("was built"))
-    assert "at most" in refused(capsys, [*SHORT.split(), "--method", "xpipe", *words])
+    assert "at most" in refused(capsys, instead(SHORT.split(), "--method", "xpipe", *words))
 
 
 def test_work_is_counted_in_python(monkeypatch: pytest.MonkeyPatch) -> None:

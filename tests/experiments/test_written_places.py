@@ -19,10 +19,11 @@ from experiments.commands.calibrate_command import written_toml
 from experiments.commands.simulate_command import written_schedule
 from experiments.studies.catalogue import STUDIES
 from experiments.studies.study_harness import add_study_options, folder_or_stack
-from experiments.terminal.argument_types import written_figure, written_file, written_folder
+from experiments.terminal.argument_types import WRITTEN, written_figure, written_file, written_folder
 from experiments.terminal.command_parser import Parser
 from experiments.terminal.exits import USAGE
-from tests.experiments.commands import ended
+from experiments.view.page_option import written_page
+from tests.experiments.commands import ended, refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -147,6 +148,59 @@ def test_all_that_write_are_tried() -> None:
     assert {command for command, option, _ in DOORS if option == "--out"} >= {
         "compare", "export", "plan", "profile", "simulate", *(f"study {name}" for name, one in STUDIES.items() if one.figures)
     }  # fmt: skip
+
+
+def test_all_that_write_are_held_against_what_is_read() -> None:
+    """Every option of a command that names what is written, those of pages among them, is known as one."""
+    parsers = {command: Parser() for command in COMMANDS}
+    for command, parser in parsers.items():
+        import_module(f"experiments.commands.{command}_command").add_arguments(parser)
+    actions = [action for parser in parsers.values() for action in parser._actions]
+    assert {one.dest for one in actions if one.type in (*NAMES, written_page)} == {*WRITTEN}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("simulate --plan kept.json --out kept.json", "--out kept.json is a file that the command reads"),
+        (
+            "simulate --plan kept.json --out other.json --out ./kept.json",
+            "--out kept.json is a file that the command reads",
+        ),
+        (
+            "export --plan kept.json --format chrome-trace --out link.json",
+            "--out kept.json is a file that the command reads",
+        ),
+        (
+            "export --plan megatron:kept.json --format text --out kept.json",
+            "--out kept.json is a file that the command reads",
+        ),
+        ("plan --problem kept.json --out kept.json", "--out kept.json is a file that the command reads"),
+        ("plan --stack generic,kept.toml --out kept.toml", "--out kept.toml is a file that the command reads"),
+        ("check kept.toml:2 --draw drawn --plan kept.json", None),
+        ("plan --workload gpt2 --problem gone.json --out gpt2", None),
+        ("sweep --html one.html --out one.html", "--out and --html write one file, one.html: name two"),
+        (
+            "calibrate --out one.toml --stack-out ./one.toml",
+            "--out and --stack-out write one file, one.toml: name two",
+        ),
+        (
+            "plan --pareto 2,4 --figure one --out one.svg",
+            "--out and --figure write one file, one.svg: name two",
+        ),
+    ],
+)
+def test_what_is_read_is_not_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, said: str | None
+) -> None:
+    """By whatever name of the file; nor do two options write one. A name that is no file's stands for what it names."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("kept.json", "kept.toml", "gpt2"):
+        (tmp_path / name).write_text("kept", encoding="utf-8")
+    (tmp_path / "link.json").symlink_to("kept.json")
+    err = ended(capsys, words.split())[2] if said is None else refused(capsys, words.split())
+    assert ("is a file that the command reads" not in err) if said is None else (f": {said}" in err)
+    assert (tmp_path / "kept.json").read_text(encoding="utf-8") == "kept"
 
 
 @pytest.mark.parametrize(
