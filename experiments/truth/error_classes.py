@@ -74,7 +74,7 @@ class Judged(NamedTuple):
 
 def judged_rows(tables: Iterable[MeasuredTable], machines: Mapping[str, str]) -> list[Judged]:
     """Every figure of iterations that constants which did not see it can predict."""
-    ran = {one.name: _ran(one, machines.get(one.name)) for one in tables if one.kind is MeasuredRun}
+    ran = {one.name: ran_plans(one, machines.get(one.name)) for one in tables if one.kind is MeasuredRun}
     found: list[Judged] = []
     for table, rows in tracked("judging", list(ran.items()), lambda item: item[0]):
         for name in dict.fromkeys(stack_of(one.row) for one in rows):
@@ -85,7 +85,11 @@ def judged_rows(tables: Iterable[MeasuredTable], machines: Mapping[str, str]) ->
     return found
 
 
-def _ran(table: MeasuredTable, machine: str | None) -> list[RanPlan]:
+def ran_plans(table: MeasuredTable, machine: str | None = None) -> list[RanPlan]:
+    """What ran in each row of a table that a plan can be made of; the others are left out.
+
+    machine: in place of what the rows say
+    """
     found = []
     for row in table.rows.values():
         try:

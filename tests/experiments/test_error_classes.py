@@ -20,6 +20,7 @@ from experiments.truth.error_classes import (
     error_classes,
     interval,
     judged_rows,
+    ran_plans,
     unseen_stack,
 )
 from experiments.truth.measured_tables import MeasuredRun, MeasuredTable, read_tables
@@ -97,7 +98,7 @@ def test_a_table_is_judged_by_constants_of_the_others(tables: Path, monkeypatch:
     monkeypatch.setattr(module, "stack_of", lambda row: "s")
     monkeypatch.setattr("experiments.truth.predictions.stack_of", lambda row: "generic")
     read, _ = read_tables(tables, {})
-    ran = {one.name: module._ran(one, None) for one in read}
+    ran = {one.name: ran_plans(one) for one in read}
     stack, seen = unseen_stack(module.load_stack("s"), "a", ran)
     assert set(seen) == {"products"}
     assert stack.products.on(ran["a"][0].problem.cluster.devices[0]) == pytest.approx(1.3, rel=0.02)
@@ -130,7 +131,7 @@ def test_runs_that_no_plan_is_are_left_out() -> None:
     """Groups that do not divide the heads, and more devices than there are: the runs beside them are still judged, each once."""
     sizes = {"tp": 3}, {}, {"dp": 16, "global_batch": 64}, {"layers": 4}
     rows = {number: run_on("dgx-a100:1", measured_s=1.0, **one) for number, one in enumerate(sizes)}
-    assert [one.row for one in module._ran(MeasuredTable("t", Path("t.csv"), rows), None)] == [rows[1], rows[3]]
+    assert [one.row for one in ran_plans(MeasuredTable("t", Path("t.csv"), rows))] == [rows[1], rows[3]]
 
 
 def test_the_tables_of_other_accelerators_are_fitted_first() -> None:
@@ -138,7 +139,7 @@ def test_the_tables_of_other_accelerators_are_fitted_first() -> None:
     truth = changed_stack(Stack(name="s"), {"products": 1.2}, ("ampere",))
     truth = changed_stack(truth, {"products": 1.4}, ("hopper",))
     machines = {"a": "dgx-a100", "b": "dgx-a100", "c": "dgx-h100"}
-    ran = {name: module._ran(as_measured(name, machine, truth), None) for name, machine in machines.items()}
+    ran = {name: ran_plans(as_measured(name, machine, truth)) for name, machine in machines.items()}
     on = {name: ran[name][0].problem.cluster.devices[0] for name in ("a", "c")}
     known = Stack(name="generic", products=Constant(1.5, fitted=("a", "b", "c")))
 
@@ -156,47 +157,52 @@ def test_the_tables_of_other_accelerators_are_fitted_first() -> None:
     assert unseen_stack(known, "d", {**ran, "d": ran["a"]}) == (known, ())
 
 
-def test_memory_that_saw_a_table_is_what_the_others_tell() -> None:
-    """The reserve of a stack that both were fitted to: of the second one's rows, which measured 1.2 times their tensors."""
-    ran = {}
-    for name in ("a", "b"):
-        rows = {}
-        for layers in (2, 6, 12):
-            problem, plan = training_problem(run_on("dgx-a100", layers=layers, measured_s=1.0))
-            score = Evaluations(problem)(plan)
-            assert score is not None
-            rows[layers] = run_on("dgx-a100", layers=layers, measured_peak_bytes=1.2 * score.peak_bytes)
-        ran[name] = module._ran(MeasuredTable(name, Path(f"{name}.csv"), rows), None)
+def peak_bytes(layers: int) -> float:
+    """What the fullest device of a run holds by its replay."""
+    problem, plan = training_problem(run_on("dgx-a100", layers=layers, measured_s=1.0))
+    score = Evaluations(problem)(plan)
+    assert score is not None
+    return score.peak_bytes
+
+
+def memory_told_by(
+    *runs: MeasuredRun, seen: tuple[str, ...], names: tuple[str, ...] = ("context", "reserved")
+) -> tuple[float, float]:
+    """Bytes reserved over those of tensors, and bytes beside, for table a, where table b has these runs.
+
+    names: constants of a stack that were fitted to the tables of `seen`
+    """
+    both = (run_on("dgx-a100", measured_peak_bytes=1.2 * peak_bytes(2)),), runs
+    ran = {
+        name: ran_plans(MeasuredTable(name, Path(f"{name}.csv"), dict(enumerate(own))))
+        for name, own in zip("ab", both, strict=True)
+    }
+    shipped = {"reserved": Constant(1.5, fitted=seen), "context": Constant(1e8, fitted=seen)}
+    found, left_out = unseen_stack(replace(GENERIC, **{name: shipped[name] for name in names}), "a", ran)
+    assert sorted(left_out) == sorted(names)
     device = ran["a"][0].problem.cluster.devices[0]
-    stack = replace(GENERIC, reserved=Constant(1.5, fitted=("a", "b")))
-    found, seen = unseen_stack(stack, "a", ran)
-    assert (set(seen), found.reserved.on(device)) == ({"reserved"}, pytest.approx(1.2, rel=0.02))
-    alone, _ = unseen_stack(stack, "a", {"a": ran["a"]})
-    assert alone.reserved.on(device) == GENERIC.reserved.value
+    return found.reserved.on(device), found.context.on(device)
 
 
-def test_memory_of_an_allocator_is_what_most_rows_tell() -> None:
-    """Reserved 1.2 times the tensors, and 600 MB beside: a row that is far off changes nothing; neither is less than none."""
-    runs, peaks = [], []
-    for layers in (2, 4, 6, 8, 12):
-        problem, plan = training_problem(run_on("dgx-a100", layers=layers, measured_s=1.0))
-        score = Evaluations(problem)(plan)
-        assert score is not None
-        peaks.append(score.peak_bytes)
-        runs.append(run_on("dgx-a100", layers=layers, measured_peak_bytes=1.2 * score.peak_bytes + 6e8))
-    runs[2] = run_on("dgx-a100", layers=6, measured_peak_bytes=2.0 * peaks[2])
-    table = MeasuredTable("m", Path("m.csv"), dict(enumerate(runs)))
-    assert module._fitted_memory(GENERIC, module._ran(table, None)) == pytest.approx(
-        {"reserved": 1.2, "context": 6e8}, rel=0.05
-    )
-    less = [
-        run_on("dgx-a100", layers=n, measured_peak_bytes=0.9 * peak) for n, peak in zip((2, 4), peaks, strict=False)
-    ]
-    found = module._fitted_memory(GENERIC, module._ran(MeasuredTable("m", Path("m.csv"), dict(enumerate(less))), None))
-    assert found["reserved"] == 1.0
-    assert found["context"] == pytest.approx(0.0, abs=1e6)
-    timed = MeasuredTable("m", Path("m.csv"), {0: run_on("dgx-a100", layers=2, measured_s=1.0)})
-    assert module._fitted_memory(GENERIC, module._ran(timed, None)) == {}
+def held(layers: int, times: float, more: float = 0.0) -> MeasuredRun:
+    """A run whose driver counted so many times its tensors, and bytes beside."""
+    return run_on("dgx-a100", layers=layers, measured_peak_bytes=times * peak_bytes(layers) + more)
+
+
+def test_memory_that_saw_a_table_is_what_the_others_tell() -> None:
+    """Reserved 1.2 times the tensors, and 600 MB beside: a row that is far off changes nothing; neither is less than none.
+
+    Where no row of another table tells them, or tells a peak, they are those of no framework in particular.
+    """
+    runs = [held(layers, 1.2, 6e8) for layers in (2, 4, 8, 12)]
+    assert memory_told_by(*runs, held(6, 2.0), seen=("a", "b")) == pytest.approx((1.2, 6e8), rel=0.05)
+    for name in ("reserved", "context"):
+        assert memory_told_by(*runs, seen=("a", "b"), names=(name,)) == pytest.approx((1.2, 6e8), rel=0.05)
+    reserved, context = memory_told_by(held(2, 0.9), held(4, 0.9), seen=("a", "b"))
+    assert (reserved, context) == (1.0, pytest.approx(0.0, abs=1e6))
+    generic = GENERIC.reserved.value, GENERIC.context.value
+    timed = run_on("dgx-a100", measured_s=1.0)
+    assert memory_told_by(*runs, seen=("a",)) == memory_told_by(timed, seen=("a", "b")) == generic
 
 
 def test_what_constants_of_devices_saw_widens_a_class_and_makes_none() -> None:
