@@ -74,8 +74,10 @@ def referred(place: str, error: type[FileError], said: str = "") -> Iterator[Non
 
 def read_bytes(path: Path | Traversable, most: int = MOST_BYTES) -> bytes:
     """The file's content without a byte-order mark. OSError where it cannot be read, is no regular file (a pipe may never end, or
-    never begin), or has more than so many bytes.
+    never begin), has a name that no file has, or more than so many bytes.
     """
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "no file has a name with a zero byte")
     opener = _regular if isinstance(path, Path) else None
     with open(path, "rb", opener=opener) if isinstance(path, Path) else path.open("rb") as file:
         return at_most(file, most).removeprefix(BOM_UTF8)

@@ -150,8 +150,8 @@ def workload_from_spec(
         _refuse(spec, _chosen(sequence, attention))
         return read_any_profile(spec)
     if spec.endswith(".json") or "/" in spec or os.sep in spec:
-        source = WorkloadSource(os.path.realpath(spec), sequence=sequence, attention=attention)
-        return remembering(read_config(spec, sequence, attention), source)
+        found = read_config(spec, sequence, attention)
+        return remembering(found, WorkloadSource(os.path.realpath(spec), sequence=sequence, attention=attention))
     return load_workload(spec, sequence, attention)
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from hardware_profiles import complaint_of, printable, read_bytes, shown
+from hardware_profiles import FileError, complaint_of, load_cluster, load_stack, printable, read_bytes, shown
 from hardware_profiles.documents import explained
 from hardware_profiles.reading import MOST_BYTES
+from simulator import workload_from_spec
 
 
 class Inner(msgspec.Struct):
@@ -73,6 +74,15 @@ def test_only_regular_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 read_bytes(Path(one))
     with pytest.raises(IsADirectoryError):
         read_bytes(tmp_path)
+
+
+def test_a_name_with_a_zero_byte_is_no_file() -> None:
+    """A file may say one where it names another: whoever reads it says so, of profiles, workloads and measured layers."""
+    with pytest.raises(OSError, match="no file has a name with a zero byte"):
+        read_bytes(Path("a\0b"))
+    for load, name in ((load_cluster, "a\0b.toml"), (load_stack, "a\0b.toml"), (workload_from_spec, "a\0b.json")):
+        with pytest.raises(FileError, match="cannot be read: no file has a name with a zero byte"):
+            load(name)  # type: ignore[operator]
 
 
 def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
