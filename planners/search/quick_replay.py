@@ -1,7 +1,7 @@
 """Quick replay: a lower bound on the seconds of a flushed plan from its ops in their order, at tens of nanoseconds per op.
 
-It runs the order that a replay runs, with the seconds that a replay takes (`PlanCosts`), for the first replica of each stage,
-which has most samples. What it leaves out only delays: transfers of other stages and of collectives on the same channels, sends
+It runs the order that a replay runs, with the seconds that a replay takes (`PlanCosts`), for the replica of each stage
+that has most samples. What it leaves out only delays: transfers of other stages and of collectives on the same channels, sends
 that block, gathers of weights, reductions of tied weights, what the two ops of an overlapped pair wait for each other. So a
 search need not replay a plan whose quick replay is no faster than the best replay so far.
 """
@@ -60,6 +60,15 @@ ROWS[list(map(int, KINDS))] = range(len(KINDS))
 
 KEPT, MOST_KEPT = 64, 2**20
 """KEPT: orders of schedules that are kept for later plans; MOST_KEPT: ops, at most, of orders that one `QuickReplays` keeps."""
+
+
+def fullest_replica(plan: Plan, stage: int) -> int:
+    """The replica of a stage that has most samples, those of the fullest replicas before and behind it: the first; or the last,
+    where replicas of any stage divide a micro-batch unevenly.
+    """
+    counts = plan.replicas
+    uneven = any(size % count for size in set(plan.microbatches) for count in set(counts))
+    return counts[stage] - 1 if uneven else 0
 
 
 class Seconds(NamedTuple):
@@ -151,7 +160,8 @@ class QuickReplays:
         for stage, held in enumerate(plan.stages):
             samples = -(-sizes // len(held.replicas))
             forward, back, *parts = (
-                self._op_seconds(costs, kind, (stage, 0), samples) for kind in (KINDS[:2] if whole else KINDS)
+                self._op_seconds(costs, kind, (stage, fullest_replica(plan, stage)), samples)
+                for kind in (KINDS[:2] if whole else KINDS)
             )
             back = np.minimum(back, sum(parts)) if parts else back
             waits.setdefault(held.devices[0], before)
@@ -225,7 +235,8 @@ class QuickReplays:
         for number, own in enumerate([costs.of_slice(one) for one in range(slices)] if slices > 1 else [costs]):
             for row, kind in enumerate(KINDS):
                 for stage, part in enumerate(parts if int(kind) in there else ()):
-                    places = [(stage, replica) for replica in range(plan.replicas[stage] if turns else 1)]
+                    some = range(plan.replicas[stage]) if turns else [fullest_replica(plan, stage)]
+                    places = [(stage, replica) for replica in some]
                     ops[row, stage, :, number] = np.min(
                         [self._op_seconds(own, kind, at, part) for at in places], axis=0
                     )
@@ -266,7 +277,8 @@ class QuickReplays:
         """Latency in seconds and bytes per second of a transfer between two stages, and seconds per byte for which all transfers
         of a micro-batch keep their busiest channel busy.
         """
-        flow, share = costs.flow((source, 0), (target, 0))
+        near, far = ((stage, fullest_replica(costs.plan, stage)) for stage in (source, target))
+        flow, share = costs.flow(near, far)
         ends = costs.plan.stages[source].devices, costs.plan.stages[target].devices
         if not self.problem.contention or len(ends[0]) != len(ends[1]) or share != 1.0:
             return flow.latency, flow.bandwidth / share, 0.0
@@ -301,7 +313,7 @@ def _family_of(plan: Plan) -> ScheduleFamily | None:
 
 
 def _end(costs: PlanCosts, stage: int, held: StageCollectives, began: float, ended: float, free: float) -> float:
-    """Seconds from the start at which the first replica of a stage has reduced its gradients and updated.
+    """Seconds from the start at which the fullest replica of a stage has reduced its gradients and updated.
 
     held: collectives of its replicas; began, ended: of its last backward; free: end of the last op of its device
     """
@@ -311,7 +323,9 @@ def _end(costs: PlanCosts, stage: int, held: StageCollectives, began: float, end
         reduced = max(reduced, ready) + bucket.seconds
     if held.units:
         reduced = ended + held.units[0].scatter
-    update = float(costs.seconds(OpKind.UPDATE, stage, 0, np.zeros(1, dtype=np.int64))[0])
+    update = float(
+        costs.seconds(OpKind.UPDATE, stage, fullest_replica(costs.plan, stage), np.zeros(1, dtype=np.int64))[0]
+    )
     return max(free, reduced) + update + (held.update_gather.seconds if held.update_gather else 0.0)
 
 

@@ -11,7 +11,8 @@ from hardware_profiles import Constant, Stack, load_cluster
 from planners import Evaluator
 from planners.partitioning.partition_costs import uniform_cuts
 from planners.search.quick_replay import QuickReplays
-from simulator import Gpt, Plan, Problem, equal_microbatches, load_workload, schedule_families, stages_from_cuts
+from planners.testing import line
+from simulator import Gpt, Plan, Problem, Stage, equal_microbatches, load_workload, schedule_families, stages_from_cuts
 from simulator.options.training_options import Communication
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain
@@ -108,6 +109,17 @@ def test_no_replay_is_faster_where_nothing_is_sent_behind_an_op(communication: C
         assert quick <= evaluate(plan).iteration_seconds, (seed, plan)
         known += quick > 0.0
     assert known > 20
+
+
+@pytest.mark.parametrize("speeds", [(0.5, 1.0), (1.0, 0.5)])
+@pytest.mark.parametrize("batch", range(1, 5))
+def test_the_last_replica_has_most_samples(speeds: tuple[float, float], batch: int) -> None:
+    """Of unlike devices, whichever is the slow one: where the batch does not divide the first one has a sample less."""
+    problem = Problem(uniform_chain(4), line(speeds=speeds), batch)
+    plan = Plan("test", "1f1b", (Stage((0, 1, 2, 3), (0, 1)),), (batch,))
+    evaluate = Evaluator(problem)
+    replays = QuickReplays(problem, evaluate.layer_costs)
+    assert replays.fill_and_work(plan) <= replays(plan) <= evaluate(plan).iteration_seconds
 
 
 @pytest.mark.slow
