@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
 
 import experiments.published_layouts.__main__ as study
-import pipeplan as pp
 from experiments.published_layouts.published_runs import LAYOUTS, PublishedLayout
 from experiments.studies.study_harness import run_study
+from experiments.truth.measured_tables import MeasuredRun
 from experiments.truth.predictions import training_problem
 from planners import make_plan
-from simulator import InfeasiblePlanError
+from simulator import InfeasiblePlanError, Plan, Problem, plan_words
 from tests.drawings import drawing
 from tests.records import Recorded, lines
 
@@ -114,7 +115,7 @@ def test_what_has_no_plan_and_what_does_not_fit_is_said(
 ) -> None:
     """Why the joint planner has no answer, in its place; a mark and what it means."""
 
-    def refused(name: str, problem: pp.Problem) -> None:
+    def refused(name: str, problem: Problem) -> None:
         raise InfeasiblePlanError(f"{name}: no room")
 
     monkeypatch.setattr(study, "LAYOUTS", (TINY,))
@@ -130,7 +131,14 @@ def test_what_has_no_plan_and_what_does_not_fit_is_said(
     assert "(!)" not in capsys.readouterr().out
 
 
-def test_a_pipeline_in_a_v() -> None:
+def rows_of(monkeypatch: pytest.MonkeyPatch, *layouts: PublishedLayout) -> list[dict[str, Any]]:
+    """What the study says of layouts, without a plan of our own."""
+    monkeypatch.setattr(study, "LAYOUTS", layouts)
+    rows: list[dict[str, Any]] = study.run(argparse.Namespace(quick=True)).document["layouts"]
+    return rows
+
+
+def test_a_pipeline_in_a_v(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the source says so, the first device has the first and the last stage, and the order is that of the schedule."""
     asked = replace(TINY, layout={**TINY.layout, "framework": ""}, interleave=(2,), schedule="zb-v")
     (run,) = asked.runs()
@@ -139,31 +147,30 @@ def test_a_pipeline_in_a_v() -> None:
     folded = study.in_a_v(plan, "zb-v")
     assert [stage.devices for stage in folded.stages] == [first, second, second, first]
     assert [stage.layers for stage in folded.stages] == [stage.layers for stage in plan.stages]
-    ((seconds, _, replayed, _),) = study._replays(asked)
-    assert (replayed, seconds) == (folded, study.Evaluations(problem)(folded).iteration_seconds)  # type: ignore[union-attr]
+    (row,) = rows_of(monkeypatch, asked)
+    score = study.Evaluations(problem)(folded)
+    assert score is not None
+    assert (row["layout"], row["seconds"]) == (plan_words(problem, folded), score.iteration_seconds)
 
 
 def test_a_row_says_whether_what_was_published_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of replays the fastest: as long as was published, and a hundred times as long or as short."""
-    layout, problem = LAYOUTS[0], pp.Problem("chain:2", "pipedream-a", 2, devices=1)
-    plan = pp.plan(problem, "data-parallel").plan
+    alone = rows_of(monkeypatch, *(replace(TINY, interleave=(chunks,)) for chunks in (1, 2)))
+    fastest, _ = sorted(row["seconds"] for row in alone)
     for times, inside in ((1.0, True), (100.0, False), (0.01, False)):
-        seconds = times * layout.iteration_seconds
-        score = study.Evaluations(problem)(plan)
-        monkeypatch.setattr(
-            study, "_replays", lambda _, s=seconds, e=score: [(2 * s, None, None, None), (s, problem, plan, e)]
-        )
-        row = study._row(layout, planned=False)
-        assert (row["seconds"], row["off"], row["inside"]) == (seconds, pytest.approx(times - 1.0), inside)
-        assert row["error_low"] < seconds < row["error_high"]
+        (row,) = rows_of(monkeypatch, replace(TINY, seconds=fastest / times))
+        assert (row["seconds"], row["off"], row["inside"]) == (fastest, pytest.approx(times - 1.0), inside)
+        assert row["error_low"] < fastest < row["error_high"]
 
 
-def test_layouts_are_drawn_as_shares_of_what_was_published(recorded: Recorded) -> None:
+def test_layouts_are_drawn_as_shares_of_what_was_published(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first row on top, with the error as a band, and the plan of our own where there is one; of none there is no figure."""
-    assert not list(study._make({"layouts": []}))
+    monkeypatch.setattr(study, "LAYOUTS", ())
+    make = study.run(argparse.Namespace(quick=True)).make
+    assert not list(make({"layouts": []}))
     row = {"published_seconds": 2.0, "error_low": 1.0, "error_high": 3.0, "seconds": 2.5}
     rows = [row | {"name": "first"}, row | {"name": "second", "published_seconds": 4.0, "own_seconds": 1.5}]
-    ((name, figure),) = study._make({"layouts": rows})
+    ((name, figure),) = make({"layouts": rows})
     recorded(name=name, figure=drawing(figure))
 
 
@@ -171,15 +178,15 @@ def test_an_interrupt_leaves_the_rows_so_far(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Marked, with exit code 130."""
-    seen: list[str] = []
 
-    def row(name: str, layout: PublishedLayout, *, planned: bool) -> dict[str, object]:
-        if seen:
+    def interrupted(run: MeasuredRun) -> tuple[Problem, Plan]:
+        if run.layers == 12:
             raise KeyboardInterrupt
-        seen.append(layout.name)
-        return {"name": name}
+        return training_problem(run)
 
-    monkeypatch.setattr(study, "_row", partial(row, "first"))
+    monkeypatch.setattr(study, "training_problem", interrupted)
+    endless = replace(TINY, layout={**TINY.layout, "layers": 12})
+    monkeypatch.setattr(study, "LAYOUTS", (TINY, replace(TINY, name="second"), endless, TINY))
     assert run_study("published-layouts", ["--quick", "--json"]) == 130
     document = json.loads(capsys.readouterr().out)
-    assert (document["interrupted"], document["layouts"]) == (True, [{"name": "first"}])
+    assert (document["interrupted"], [row["name"] for row in document["layouts"]]) == (True, ["tiny", "second"])
