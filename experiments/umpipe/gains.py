@@ -292,7 +292,7 @@ def _measure(found: Report, quick: bool, say: Callable[[str], None]) -> None:
             found.cases += network_cases(name, cluster, batches)
     say("gains on simulation networks")
     found.cases += simulation_cases(1 if quick else 20)
-    for name, problem, generations in _search_instances(found.shown, quick):
+    for name, problem, generations in search_instances(found.shown, quick):
         say(f"searches on {name}")
         found.instances.append(search_all(name, problem, generations=generations))
     say("Pareto fronts")
@@ -303,8 +303,8 @@ def _measure(found: Report, quick: bool, say: Callable[[str], None]) -> None:
         found.fronts += [{"setting": setting, **row} for row in memory_fronts(tables, balanced_problem(tables)[0])]
 
 
-def _search_instances(shown: GainCase | None, quick: bool) -> Iterator[tuple[str, UnequalProblem, int]]:
-    """Name, problem and generations of the instances on which all searches run."""
+def search_instances(shown: GainCase | None, quick: bool) -> Iterator[tuple[str, UnequalProblem, int]]:
+    """Name, problem and generations of the instances on which all searches run; shown: a case of gains that is one of them."""
     generations = QUICK_GENERATIONS if quick else 100
     if shown is not None:
         yield f"VGG-16 ({shown.setting})", shown.problem, generations

@@ -102,7 +102,7 @@ def joint_optima(tables: UnequalTables, starts: Sequence[Cuts]) -> dict[tuple[st
     starts: partitions to begin from
     The rules go from the strictest to the loosest, each from the partitions of those before: a looser one is never slower.
     """
-    bound, batch, layers, stages = _bound_of(tables), tables.problem.batch, tables.layers, len(tables.devices)
+    bound, batch, layers, stages = partition_bound(tables), tables.problem.batch, tables.layers, len(tables.devices)
 
     def search(rule: str, recut: str, begin: Sequence[Cuts]) -> Sized:
         sizes = candidate_sizes(batch, SIZES[rule])
@@ -123,7 +123,7 @@ def joint_optima(tables: UnequalTables, starts: Sequence[Cuts]) -> dict[tuple[st
     return found
 
 
-def _bound_of(tables: UnequalTables) -> Callable[[Cuts], float]:
+def partition_bound(tables: UnequalTables) -> Callable[[Cuts], float]:
     """Seconds that no sizes of a partition undercut under any rule: the bound of its problem with all sizes, uncapped, where
     nothing runs again that need not, to parts in 10^13.
     """

@@ -6,6 +6,7 @@ import argparse
 import itertools
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ def test_the_quick_bound_is_that_of_the_problem() -> None:
     """Of all sizes, uncapped, nothing run again that need not, on every partition of a small chain."""
     for recompute in ("none", "whole"):
         tables = small(recompute)
-        bound = umpipe_readings._bound_of(tables)
+        bound = umpipe_readings.partition_bound(tables)
         for cut in range(1, tables.layers):
             problem = unequal_problem(tables, (cut,), range(1, 5))
             assert bound((cut,)) == pytest.approx(lower_bound(problem) + problem.fixed_seconds, rel=1e-12)
@@ -313,12 +314,14 @@ def test_the_exact_search_ends_with_an_interrupt(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(KeyboardInterrupt):
         umpipe_searches.exact(plain(4))
 
-    def measured(found: umpipe.Report, quick: bool, say: Any) -> None:
-        assert quick
-        found.instances.append(umpipe_searches.Instance("one", {}, {}))
-        umpipe_searches.exact(plain(4))
+    def searched(name: str, samples: int, *, generations: int) -> umpipe_searches.Instance:
+        umpipe_searches.exact(plain(samples))
+        return umpipe_searches.Instance(name, {}, {})
 
-    monkeypatch.setattr(umpipe, "_measure", measured)
+    for name in ("network_cases", "simulation_cases"):
+        monkeypatch.setattr(umpipe, name, lambda *_: [])
+    monkeypatch.setattr(umpipe, "search_instances", lambda *_: [("one", 2, 1), ("two", 4, 1)])
+    monkeypatch.setattr(umpipe, "search_all", searched)
     report = umpipe.measure(True)
     assert (report.interrupted, [one.name for one in report.instances]) == (True, ["one"])
     asked: list[bool] = []
@@ -334,14 +337,14 @@ def test_instances_of_the_full_study() -> None:
     """Two kinds of tables of eight stages, and one of 32 whose sizes are powers of two; the quick one has the first alone."""
     asked = [
         (name, problem.stages, problem.samples, len(problem.candidates), generations)
-        for name, problem, generations in umpipe._search_instances(None, quick=False)
+        for name, problem, generations in umpipe.search_instances(None, quick=False)
     ]
     assert asked == [
         ("roofline tables (K=8, B=64, all sizes)", 8, 64, 64, 100),
         ("log-uniform tables (K=8, B=64, all sizes)", 8, 64, 64, 100),
         ("roofline tables (K=32, B=512, powers of two)", 32, 512, 10, 30),
     ]
-    ((name, _, generations),) = umpipe._search_instances(None, quick=True)
+    ((name, _, generations),) = umpipe.search_instances(None, quick=True)
     assert (name, generations) == (asked[0][0], umpipe.QUICK_GENERATIONS)
 
 
@@ -448,14 +451,14 @@ def test_what_is_measured_is_told_and_drawn(monkeypatch: pytest.MonkeyPatch) -> 
     """Each part is told as it begins; of an empty report nothing is drawn, and else a figure of each part."""
     monkeypatch.setattr(umpipe, "network_cases", lambda *_: [])
     monkeypatch.setattr(umpipe, "simulation_cases", lambda *_: [])
-    monkeypatch.setattr(umpipe, "_search_instances", lambda *_: [("one", None, 1), ("two", None, 1)])
+    monkeypatch.setattr(umpipe, "search_instances", lambda *_: [("one", None, 1), ("two", None, 1)])
     monkeypatch.setattr(umpipe, "search_all", lambda name, *_, **options: name)
     monkeypatch.setattr(umpipe, "tables_of", lambda problem, devices: problem.workload.name)
     monkeypatch.setattr(umpipe, "balanced_problem", lambda tables: (None,))
     monkeypatch.setattr(umpipe, "memory_fronts", lambda tables, cuts: [{"of": tables}])
     said: list[str] = []
-    report = umpipe.Report()
-    umpipe._measure(report, True, said.append)
+    monkeypatch.setattr(umpipe, "progress", lambda title: nullcontext(lambda done, words: said.append(words)))
+    report = umpipe.measure(True)
     gains = [f"gains of {name} on {umpipe.QUICK_CLUSTER}" for name in umpipe.NETWORKS]
     assert said == [*gains, "gains on simulation networks", "searches on one", "searches on two", "Pareto fronts"]
     for name in ("gains", "convergence", "pareto", "gantt"):
