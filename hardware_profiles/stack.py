@@ -101,7 +101,7 @@ Rule = Callable[[Any, Any], Iterable[str]]
 class Runs:
     """Which plans a stack, or a launcher, can run; an empty list means no restriction.
 
-    chips: kinds of accelerators that it runs on
+    chips: kinds of accelerators that it runs on, as far as it is chosen; a stack that is named is taken on any
     zero: what replicas may divide; schedules, recompute, precisions: those that it has
     tensor, context, expert, pipeline: whether it divides layers, tokens, experts, and the network
     interleaved: whether a device may hold several stages; looped_alone: also one that holds the whole network; short_groups: also

@@ -223,7 +223,7 @@ def named_schedule(
     if engine == "simpy":
         from simulator.engines.reference import MOST_TASKS
 
-        check_size(stages, count * repeats, most=MOST_TASKS)
+        check_size(stages, count * repeats, most=MOST_TASKS, where=" on SimPy (other engines take more)")
     schedule = build_schedule(name, stages, count, **options)
     if name not in SCHEDULES:
         with blamed_on(name):

@@ -27,12 +27,15 @@ OP_BYTES = 150
 """Memory of an op while its schedule is built and replayed by the recurrence: 143 bytes measured, at every size."""
 
 
-def check_size(stages: int, microbatches: int, *, most: int = MOST_OPS) -> None:
-    """Raise ValueError, before a schedule is built, if it has more than `most` ops or does not fit into this machine's memory."""
+def check_size(stages: int, microbatches: int, *, most: int = MOST_OPS, where: str = "") -> None:
+    """Raise ValueError, before a schedule is built, if it has more than `most` ops or does not fit into this machine's memory.
+
+    where: words behind the number, of what has that limit
+    """
     ops = 2 * stages * microbatches
     what = f"a forward and a backward of {stages} stages and {microbatches} micro-batches"
     if ops > most:
-        raise ValueError(f"a schedule has at most {most:,} ops: {what} are more")
+        raise ValueError(f"a schedule has at most {most:,} ops{where}: {what} are more")
     memory = _memory_bytes()
     if ops * OP_BYTES > memory:
         raise ValueError(
