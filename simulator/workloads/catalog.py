@@ -150,8 +150,9 @@ def workload_from_spec(
         _refuse(spec, _chosen(sequence, attention))
         return read_any_profile(spec)
     if spec.endswith(".json") or "/" in spec or os.sep in spec:
+        path = spec if "\0" in spec else os.path.realpath(spec)  # no file has such a name, which reading tells
         found = read_config(spec, sequence, attention)
-        return remembering(found, WorkloadSource(os.path.realpath(spec), sequence=sequence, attention=attention))
+        return remembering(found, WorkloadSource(path, sequence=sequence, attention=attention))
     return load_workload(spec, sequence, attention)
 
 

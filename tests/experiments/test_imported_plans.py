@@ -16,7 +16,7 @@ from experiments.commands import calibrate_command
 from experiments.targets.megatron import layout_blocks, layout_string
 from experiments.targets.torchtitan import TORCHTITAN
 from simulator import Plan, PlanFile, Problem, stages_from_cuts
-from tests.experiments.commands import ended, refused, small_gpt
+from tests.experiments.commands import ended, instead, refused, small_gpt
 
 LAYOUT = "megatron:Et*6|t*6L"
 
@@ -26,7 +26,9 @@ GPT2 = ("--workload", "gpt2", "--cluster", "dgx-a100:1", "--batch", "16")
 def imported(capsys: pytest.CaptureFixture[str], folder: Path, plan: str, *words: str) -> tuple[Problem, Plan]:
     """The plan file that `export` writes of an imported plan."""
     path = folder / "found.json"
-    code, _, err = ended(capsys, ("export", "--plan", plan, *GPT2, *words, "--format", "plan", "--out", str(path)))
+    code, _, err = ended(
+        capsys, ("export", "--plan", plan, *instead(GPT2, *words), "--format", "plan", "--out", str(path))
+    )
     assert (code, err) == (0, "")
     return PlanFile.read_plan(path)
 
@@ -121,7 +123,7 @@ def test_a_layout_is_a_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 def test_layouts_of_no_plan(capsys: pytest.CaptureFixture[str], plan: str, said: str) -> None:
     """One line, exit code 2."""
     path, *words = plan.split()
-    assert said in refused(capsys, ("export", "--to", "megatron", *GPT2, *words, "--plan", path))
+    assert said in refused(capsys, ("export", "--to", "megatron", *instead(GPT2, *words), "--plan", path))
 
 
 def test_what_is_no_target_is_the_name_of_a_file(
@@ -174,9 +176,16 @@ def test_questions_take_every_form(
     monkeypatch.setattr(calibrate_command, "_changed", lambda run: [])  # of which torchtitan's form has others
     file, job = tmp_path / "found.json", tmp_path / "job.toml"
     layout, degrees = "megatron:Et|tL", ["--tensor", "2", "--microbatches", "2"]
-    options = [*GPT2, "--workload", small_gpt(tmp_path), "--batch", "4"]
-    options += ["--stack", "generic"]  # which predicts all of them
-    problem, plan = imported(capsys, tmp_path, layout, *options[len(GPT2) :], *degrees)
+    own_options = [
+        "--workload",
+        small_gpt(tmp_path),
+        "--batch",
+        "4",
+        "--stack",
+        "generic",
+    ]  # which predicts all of them
+    options = instead(GPT2, *own_options)
+    problem, plan = imported(capsys, tmp_path, layout, *own_options, *degrees)
     job.write_text(str(TORCHTITAN.written("torchtitan", problem, replace(plan, zero=0)).files[""]))
     forms = [[str(file)], [layout, *options, *degrees], [f"torchtitan:{job}", *options]]
     names = rf"{re.escape(layout)}|(torchtitan:)?{job}|{file}|megatron|torchtitan|{file.name}"

@@ -288,7 +288,7 @@ def test_quick_replays(stepped: Stepped) -> None:
 
     def quick(schedule: str) -> Any:
         evaluate = Evaluator(PROBLEMS["two-servers"])
-        search = straight_search._Cuts(evaluate, straight_search.StraightShape(schedule, (0, 1, 4), 2))
+        search = straight_search.CutSearch(evaluate, straight_search.StraightShape(schedule, (0, 1, 4), 2))
         return search.quick(np.array([[1, 2], [1, 3], [2, 3], [3, 2]]))
 
     stepped({name: lambda one=name: quick(one) for name in ("gpipe", "1f1b", "zb-h1")}, quick_replay, straight_search)
