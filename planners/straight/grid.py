@@ -210,10 +210,13 @@ def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Ranks:
-    """Ranks of a pipeline. memory_bytes: of all of them together; slowest: for each rank a device of its slowest kind"""
+    """Ranks of a pipeline. memory_bytes: of all of them together; slowest: for each rank a device of its slowest kind; last: of
+    that of its last replica, which has most samples where a micro-batch is divided unevenly
+    """
 
     memory_bytes: float
     slowest: tuple[int, ...]
+    last: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -410,15 +413,15 @@ class GridSearch:
         network that its parts, each smaller than the one before by the share of that wait, end in time. The reduction of a rank's
         gradients begins with its last backward.
         """
-        slowest, samples = self._ranks(shape.groups).slowest, self._samples(shape)
+        ranks, samples = self._ranks(shape.groups), self._samples(shape)
         smallest = self.problem.batch // (shape.microbatches * shape.replicas)
         rounds = shape.microbatches if smallest == samples else self.problem.batch / (shape.replicas * samples)
-        rates, part = self._rates(slowest, samples), smallest / samples
+        rates, part = self._rates(ranks.slowest if smallest == samples else ranks.last, samples), smallest / samples
         work = rounds / sum(rates)
         waiting = 1.0 - part / rounds if shape.chunks == 1 else 1.0
         computing = rounds / sum(rate * waiting**place for place, rate in enumerate(rates))
         reduced = self._least_reduction(shape.groups) * (rates[-1] / sum(rates)) / shape.chunks
-        exposed = max(0.0, reduced - self._backward_at_most(slowest, samples))
+        exposed = max(0.0, reduced - self._backward_at_most(ranks.slowest, samples))
         hops, sent = self._hops(shape.groups, shape.chunks), self._least_crossing
         way = part / rates[0] + hops.latency + sent * smallest * hops.there_and_back
         return max(computing, way, work + exposed, sent * self.problem.batch / shape.replicas * hops.busiest)
@@ -451,16 +454,19 @@ class GridSearch:
 
     @remembered
     def _ranks(self, groups: Groups) -> _Ranks:
-        """Memory of all ranks together, and each one's slowest device."""
-        of_kind = {self.costs.kind_of_device(device): device for group in groups for device in group}
-        slowest = tuple(of_kind[self.costs.kind_of_device(self._slowest(group))] for group in groups)
-        return _Ranks(sum(map(self._memory_bytes, groups)), slowest)
+        """Memory of all ranks together, and each one's slowest and last device."""
+        kind = self.costs.kind_of_device
+        of_kind = {kind(device): device for group in groups for device in group}
+        slowest = tuple(of_kind[kind(self._slowest(group))] for group in groups)
+        return _Ranks(
+            sum(map(self._memory_bytes, groups)), slowest, tuple(of_kind[kind(group[-1])] for group in groups)
+        )
 
     @remembered
-    def _rates(self, slowest: tuple[int, ...], samples: int) -> tuple[float, ...]:
-        """Passes of the whole network per second, forward and backward, of each rank, the fastest first."""
-        rate = {device: 1.0 / max(self._whole_seconds(device, samples), 1e-300) for device in set(slowest)}
-        return tuple(sorted([rate[device] for device in slowest], reverse=True))
+    def _rates(self, devices: tuple[int, ...], samples: int) -> tuple[float, ...]:
+        """Passes of the whole network per second, forward and backward, of each rank by one of its devices, the fastest first."""
+        rate = {device: 1.0 / max(self._whole_seconds(device, samples), 1e-300) for device in set(devices)}
+        return tuple(sorted([rate[device] for device in devices], reverse=True))
 
     @remembered
     def _whole_seconds(self, device: int, samples: int) -> float:

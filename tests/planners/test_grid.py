@@ -137,6 +137,20 @@ def test_no_shape_of_random_problems_is_faster_than_at_best(seed: int) -> None:
     assert sum(one is not None for _, one in found) > 20
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_where_replicas_divide_unevenly_at_best_is_below_replays(seed: int) -> None:
+    """Of devices of two kinds, the last of which may be the faster one, and has most samples."""
+    rng = random.Random(seed)
+    layers = random_chain(7, np.random.default_rng(seed), flop=10.0 ** rng.uniform(9, 11), parameters=10_000)
+    problem = Problem(layers, _switched((_gpu(0.2), _gpu(), _gpu(0.2), _gpu())), rng.choice([7, 9, 11, 13]))
+    search, evaluate = search_of(problem), Evaluator(problem)
+    shapes = rng.sample([shape for shape in search.shapes() if shape.replicas > 1], 30)
+    found = [(shape, search.candidate(shape)) for shape in shapes]
+    seconds = [(search.at_best(shape), evaluate(search.plan(one)).iteration_seconds) for shape, one in found if one]
+    assert len(seconds) > 10
+    assert all(least <= took * (1.0 + 1e-12) for least, took in seconds)
+
+
 def test_stages_of_one_device_reduce_beside_each_other() -> None:
     """On links that nothing is shared on, four stages on the same devices are faster than any that lie apart."""
     cluster = load_cluster("dapple-c:4")
