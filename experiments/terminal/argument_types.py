@@ -316,10 +316,8 @@ def check_written(arguments: argparse.Namespace) -> None:
                     raise UsageError(f"{_flag(other)} and {_flag(option)} write one file, {printable(file)}: name two")
     for name in (*READ, *NAMED) if written else ():
         words = list(_words_of(getattr(arguments, name, None)))
-        for word in (
-            *words,
-            *(one.partition(":")[2] for one in words),
-        ):  # of a target's form, as `megatron:FILE`, the file
+        in_forms = (one.partition(":")[2] for one in words)  # of a target, as in `megatron:FILE`
+        for word in (*words, *in_forms):
             option = written.get(os.path.realpath(word), "")
             if option and os.path.isfile(word) and (name in READ or word.endswith(ENDINGS)):
                 raise UsageError(

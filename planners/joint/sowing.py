@@ -137,7 +137,9 @@ class Sowing:
         return least
 
     def _climbed_by_replays(self, one: Pipeline) -> Key:
-        """The least key that moves of a pipeline's cuts lead to, each to the fastest partition near, by replays of all."""
+        """The least key that moves of a pipeline's cuts lead to, each to the fastest partition near, by replays of all while
+        there is work left.
+        """
         state, places, keys = self.state, self.state.climbs.places, dict[tuple[int, ...], Key]()
 
         def seconds(near: Integers) -> Floats:
@@ -145,7 +147,8 @@ class Sowing:
                 other = replace(one, cuts=cuts)
                 if cuts not in keys:
                     rising = all(begin < end for begin, end in pairwise(other.bounds(len(state.problem.workload))))
-                    keys[cuts] = state.key_of(other, other.plan(state.problem, state.name)) if rising else (inf, inf)
+                    runs = rising and not state.ended
+                    keys[cuts] = state.key_of(other, other.plan(state.problem, state.name)) if runs else (inf, inf)
             return np.array([inf if keys[cuts][0] else keys[cuts][1] for cuts in map(tuple, near.tolist())])
 
         def moves(at: Integers) -> Integers:

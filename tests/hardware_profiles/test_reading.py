@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,14 @@ def test_a_name_with_a_zero_byte_is_no_file() -> None:
     """A file may say one where it names another: whoever reads it says so, of profiles, workloads and measured layers."""
     with pytest.raises(OSError, match="no file has a name with a zero byte"):
         read_bytes(Path("a\0b"))
-    for load, name in ((load_cluster, "a\0b.toml"), (load_stack, "a\0b.toml"), (workload_from_spec, "a\0b.json")):
+    loads: tuple[tuple[Callable[[str], object], str], ...] = (
+        (load_cluster, "a\0b.toml"),
+        (load_stack, "a\0b.toml"),
+        (workload_from_spec, "a\0b.json"),
+    )
+    for load, name in loads:
         with pytest.raises(FileError, match="cannot be read: no file has a name with a zero byte"):
-            load(name)  # type: ignore[operator]
+            load(name)
 
 
 def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:

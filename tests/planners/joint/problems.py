@@ -25,9 +25,9 @@ from simulator import (
 NONE = ("none", 0)
 
 
-def problem(workload: str = "gpt2-medium", cluster: str = "pipedream-a", batch: int = 32, **options: object) -> Problem:
+def problem(workload: str = "gpt2-medium", cluster: str = "pipedream-a", batch: int = 32, **options: Any) -> Problem:
     """A network on GPUs."""
-    return Problem(workload_from_spec(workload, None), load_cluster(cluster), batch, **options)  # type: ignore[arg-type]
+    return Problem(workload_from_spec(workload, None), load_cluster(cluster), batch, **options)
 
 
 def some(asked: Problem, request: Request, seed: int, steps: int) -> Iterator[Pipeline]:

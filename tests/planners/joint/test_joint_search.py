@@ -10,7 +10,7 @@ from itertools import combinations, product
 import pytest
 
 from planners import Evaluator, Request, make_plan, planner_entry
-from planners.joint.pipeline import Pipeline, pipeline_of
+from planners.joint.pipeline import Again, Pipeline, pipeline_of
 from planners.joint.told import (
     Unordered,
 )
@@ -19,6 +19,7 @@ from simulator import (
     InfeasiblePlanError,
     Plan,
     Problem,
+    Zero,
 )
 from tests.planners.conftest import PROBLEMS, REQUESTS, with_memory
 from tests.planners.joint.problems import problem
@@ -49,12 +50,13 @@ def every_plan(asked: Problem) -> Iterator[Plan]:
             combinations(range(1, layers), ranks - 1), combinations(range(1, devices + 1), ranks)
         ):
             held = tuple(tuple(range(*pair)) for pair in zip((0, *ends[:-1]), ends, strict=True))
-            words = ((asked.recompute, 0),) * ranks
+            again: Again = asked.recompute, 0
             families = ("1f1b", "zb-h1", *(("chimera",) if ranks > 1 and ends[-1] == ranks else ()))
-            for schedule, count, zero in product(families, range(1, asked.batch + 1), (0, 1)):
+            zeros: tuple[Zero, ...] = 0, 1
+            for schedule, count, zero in product(families, range(1, asked.batch + 1), zeros):
                 if schedule == "chimera" and count == 1:
                     continue  # one direction has no micro-batch
-                yield Pipeline(schedule, held, cuts, count, words, zero=zero).plan(asked, "")  # type: ignore[arg-type]
+                yield Pipeline(schedule, held, cuts, count, (again,) * ranks, zero=zero).plan(asked, "")
 
 
 def beyond_the_optimum(seed: int, request: Request | None = None) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from itertools import islice
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -237,8 +238,8 @@ def test_moves_keep_to_what_the_stack_runs() -> None:
     """No pipeline; no looped one on one rank; no cut inside a block; the same recomputation of all stages."""
     asked = problem("gpt2", "pipedream-a:4", 16)
 
-    def moves(**runs: bool) -> Neighbourhood:
-        own = replace(asked, stack=Stack(name="less", runs=Runs(**runs)))  # type: ignore[arg-type]
+    def moves(**runs: Any) -> Neighbourhood:
+        own = replace(asked, stack=Stack(name="less", runs=Runs(**runs)))
         return Neighbourhood(own, Request(), LayerCosts(own))
 
     alone = moves(pipeline=False)

@@ -8,7 +8,7 @@ import pytest
 
 from planners import Evaluator, Request, make_plan
 from planners.joint.neighbourhood import Neighbourhood
-from planners.joint.pipeline import Pipeline, pipeline_of
+from planners.joint.pipeline import Again, Pipeline, pipeline_of
 from simulator import (
     InfeasiblePlanError,
     LayerCosts,
@@ -50,9 +50,9 @@ def test_a_walk_meets_plans_that_are_those_pipelines(workload: str, cluster: str
 def test_opposite_pipelines_and_slices_are_plans(schedule: str, ranks: tuple[tuple[int, ...], ...]) -> None:
     """A stage is on the rank of each direction, the one in the middle of both; what is read from its plan is the same."""
     asked = problem("gpt2", "pipedream-a:2", precision="fp16")
-    words = (("none", 0),) * len(ranks)
+    none: Again = "none", 0
     options = (("slices", 4),) if schedule == "seq1f1b" else ()
-    one = Pipeline(schedule, ranks, (20, 50, 80)[: len(ranks) - 1], 8, words, options)  # type: ignore[arg-type]
+    one = Pipeline(schedule, ranks, (20, 50, 80)[: len(ranks) - 1], 8, (none,) * len(ranks), options)
     plan = one.plan(asked, "joint")
     held = [stage.devices for stage in plan.stages]
     assert (

@@ -116,3 +116,15 @@ def test_niches_are_climbed_under_the_policy_with_which_they_fit(near: slice) ->
     missing, seconds = min(score.key for score in evaluate.replayed.values())
     assert missing == 0.0
     assert (seconds < 0.57) == (near == slice(None))
+
+
+def test_a_climb_by_replays_ends_with_the_work() -> None:
+    """Of ResNet-50 under ZeRO 3: without work left for it nothing is replayed that was not."""
+    made = []
+    for share in (1.0, 0.0):
+        asked = problem("resnet50", "dapple-c:4", 128, precision="fp16")
+        search = JointSearch(Request(stages=4, options={"zero": (3,)})).rounds(asked, evaluate := Evaluator(asked))
+        search.state.most *= share
+        search.sowing.sow()
+        made.append(evaluate.evaluations)
+    assert made[0] > 100 > 20 > made[1]
